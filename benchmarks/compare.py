@@ -26,19 +26,19 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.store.imported import ENDINGS, imported_line
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     MARGIN,
     Result,
     load_result,
     parity_of,
-    print_table,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import find_and_open
-from manyseeds.benchmarks.imported import ENDINGS, imported_line
+from manyseeds.benchmarks.store.stored import find_and_open
 from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.errors import UsageError, printable
+from manyseeds.progress import print_table
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Floats
 

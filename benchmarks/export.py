@@ -30,10 +30,11 @@ import torch
 from tyro.conf import Positional
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks.chapters.comparison import SB3
 from manyseeds.benchmarks.chapters.language_models import Method, verdict_against
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.store.comparison import SB3
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.policies import median_and_worst, policies_file
+from manyseeds.benchmarks.store.results import (
     Result,
     decision,
     decision_text,
@@ -41,8 +42,7 @@ from manyseeds.benchmarks.chapters.results import (
     load_result,
     origins_text,
 )
-from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open
-from manyseeds.benchmarks.policies import median_and_worst, policies_file
+from manyseeds.benchmarks.store.stored import StoredRun, find_and_open
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import parse, path_of
 from manyseeds.digest import is_path
@@ -205,7 +205,7 @@ def conventions(run: StoredRun) -> list[str]:
     no other one is made."""
     texts = []
     if run.config.get("rescale_actions"):
-        texts.append("Its actions are from -1 to 1, scaled to the environment's bounds there.")
+        texts.append("Its actions are from -1 to 1, which `predict` scales to the bounds.")
     known = envs.NATIVE.get(run.env)
     if "hidden" in run.config and known and (states := known().spec.num_states):
         size = "" if run.config.get("env_kwargs") else f" of length {states}"
@@ -230,7 +230,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
         load = f"from manyseeds.algos.{run.algo} import load\n\n"
-        load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
+        load += 'policy = load("hub:FOLDER")  # or OWNER/NAME\n'
+        load += f"action = policy.predict(obs, seed={seeds[0]})  # obs of Gymnasium's environment"
     else:
         method = Method(run)
         failed, measure = unscored_text(method.worths), method.headline

@@ -30,8 +30,8 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from manyseeds.benchmarks.chapters.results import commit_of, processor, versions_text
-from manyseeds.benchmarks.chapters.stored import read_part, read_table
+from manyseeds.benchmarks.store.results import commit_of, processor, versions_text
+from manyseeds.benchmarks.store.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.locks import alone

@@ -45,14 +45,14 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import stats
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.results import scores_of
+from manyseeds.benchmarks.baselines.sb3_defaults import SB3_DEFAULTS
 from manyseeds.benchmarks.chapters.sensitivity import against_text, score_text
-from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
-from manyseeds.benchmarks.spaces import Choice, Space, configuration, grid, read_space
-from manyseeds.benchmarks.stated import STATED
-from manyseeds.benchmarks.studies import StudyFolder, measured, worths_of_rows
-from manyseeds.benchmarks.verdicts import FIRST_FRESH
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.spaces import Choice, Space, configuration, grid, read_space
+from manyseeds.benchmarks.experiments.stated import STATED
+from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH
+from manyseeds.benchmarks.store.results import scores_of
+from manyseeds.benchmarks.store.studies import StudyFolder, measured, worths_of_rows
 from manyseeds.cli import (
     PUBLISHED,
     ControlConfig,
@@ -93,7 +93,7 @@ class Flags(LayerConfig):
     """What a search has besides the flags of the algorithm."""
 
     stated: str = ""
-    """Run this search of benchmarks/stated.py, which sets all other flags."""
+    """Run this search of benchmarks/experiments/stated.py, which sets all other flags."""
     algo: str = "ppo"
     """Algorithm: the name of its file in algos/."""
     vary: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ the seeds that are missing from the published layer, writes them there and packs
 all of an algorithm on an environment into few files (`manyseeds/packed.py`). It needs a clean
 commit, which the runs name. Published runs have no weights, except two seeds of each of our cells,
 the median and the worst. These are trained once more, must reach their published scores, and are
-written to results/policies (`benchmarks/policies.py`).
+written to results/policies (`benchmarks/store/policies.py`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, Protocol
 
-from manyseeds.benchmarks.chapters.results import load_result, seeds_due
-from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.launchers.display import Display, watch, write_event
 from manyseeds.benchmarks.launchers.jobs import Event, Job, all_jobs, is_published, python_of
 from manyseeds.benchmarks.launchers.local import LocalLauncher
 from manyseeds.benchmarks.launchers.on_ray import RayLauncher
 from manyseeds.benchmarks.launchers.on_slurm import SlurmLauncher
-from manyseeds.benchmarks.policies import keep, lacking
-from manyseeds.benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.store.policies import keep, lacking
+from manyseeds.benchmarks.store.results import load_result, seeds_due
+from manyseeds.benchmarks.store.stored import open_run
 from manyseeds.cli import (
     PUBLISHED,
     LayerConfig,
@@ -73,7 +73,7 @@ class Flags(LayerConfig):
     cut: bool = False
     """Reduce budgets and seeds, for a quick preview; the results go to RESULTS/cut."""
     until_decided: bool = False
-    """Add seeds until verdicts are decided. The rule in benchmarks/verdicts.py adds SB3 seeds, and
+    """Add seeds until verdicts are decided. The rule in experiments/verdicts.py adds SB3 seeds, and
     ours where they are too few for the same look."""
     dry_run: bool = False
     """Only show the commands and what is missing."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyseeds.benchmarks.chapters.contents import Store, read_store
+from manyseeds.benchmarks.store.whole import Store, read_store
 from manyseeds.benchmarks.web import (
     chapter,
     code,

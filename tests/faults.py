@@ -115,7 +115,7 @@ def checkout(folder: Path) -> None:
     for name in ("pyproject.toml", ".gitignore", "README.md"):
         shutil.copy(ROOT / name, folder)
     (folder / "llm_track/README.md").write_text("")
-    suite = folder / "benchmarks/suite.py"
+    suite = folder / "benchmarks/experiments/suite.py"
     cells = [
         f'Cell("q_learning", "FrozenLake-v1", 2, settings={{"total_timesteps": 500, "gamma": {x}}})'
         for x in (0.9, 0.8)

@@ -23,7 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from manyseeds.benchmarks.suite import SUITES
+from manyseeds.benchmarks.experiments.suite import SUITES
 from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, RunFolder
 from tests import slurm_node

@@ -27,7 +27,7 @@ from typing import Any
 import pandas as pd
 
 from manyseeds import kernels, record
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import SeedsConfig
 from manyseeds.process import set_up_process
 from manyseeds.record import RunFolder, read_json

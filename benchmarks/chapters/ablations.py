@@ -14,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from manyseeds import plots
-from manyseeds.benchmarks.chapters.comparison import MEASURES
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
+from manyseeds.benchmarks.store.comparison import MEASURES
+from manyseeds.benchmarks.store.results import (
     Result,
     Rows,
     commands,
@@ -23,8 +25,6 @@ from manyseeds.benchmarks.chapters.results import (
     picture,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.cli import identity
 from manyseeds.record import plural
 

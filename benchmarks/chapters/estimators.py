@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyseeds.benchmarks.chapters.results import Rows, command_text, escape
-from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.results import Rows, command_text, escape
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.untrusted import NAME, ORIGIN
 
 FIGURES = {"scale": float, "cosine": float, "bias": float, "noise": float}

@@ -18,11 +18,18 @@ import numpy as np
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.language_measures import CAPTION, by_seed, change, paired, word
 from manyseeds.benchmarks.chapters.language_models import Method
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import Rows, command_text, escape, picture
-from manyseeds.benchmarks.chapters.stored import find_file, read_table, section_of
 from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF, WITHOUT_KL
+from manyseeds.benchmarks.experiments.suite import (
+    CLIP_HIGHER,
+    EQUAL,
+    LONG,
+    R1_ZERO,
+    RLHF,
+    WITHOUT_KL,
+)
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Rows, command_text, escape, picture
+from manyseeds.benchmarks.store.stored import find_file, read_table, section_of
 from manyseeds.stats import Floats
 from manyseeds.untrusted import NAME, ORIGIN
 

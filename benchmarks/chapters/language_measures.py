@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import Rows, escape, picture
-from manyseeds.benchmarks.chapters.stored import file_name, left_out, read_table
 from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Rows, escape, picture
+from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
 from manyseeds.stats import Floats
 
@@ -41,22 +41,6 @@ def change(m: Method, name: str) -> stats.Estimate | None:
     """
     before, after = (by_seed(m, m.values(name, when)) for when in ("initial", "final"))
     return paired(after, before)
-
-
-def begun_with(m: Method) -> list[tuple[tuple[str, float], ...]]:
-    """All that is measured of the model that each seed began with.
-
-    Models made on other kinds of processors differ in their last bits, and mostly in this.
-    """
-    return [
-        tuple(sorted((name, x) for name, x in summary["initial"].items() if known(name, x)))
-        for summary in m.summaries
-    ]
-
-
-def known(name: str, value: Any) -> bool:
-    """Whether a measure is one of the model alone, and is known."""
-    return isinstance(value, int | float) and np.isfinite(value) and name != "kl"
 
 
 def by_seed(m: Method, values: Floats) -> dict[Any, float]:

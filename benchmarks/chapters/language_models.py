@@ -11,23 +11,20 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from manyseeds import plots, stats
-from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters.language_measures import (
     CAPTION,
-    begun_with,
     by_seed,
     length_section,
     many_samples_section,
     paired,
     steps_section,
 )
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments.verdicts import MARGIN
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     Rows,
-    Scores,
     code,
     command_text,
     cost_cells,
@@ -36,178 +33,25 @@ from manyseeds.benchmarks.chapters.results import (
     fold,
     link,
     origins_text,
-    parity,
     picture,
     place,
     settings_text,
-    verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import (
-    StoredRun,
+from manyseeds.benchmarks.store.stored import (
     file_name,
     find_file,
     left_out,
     read,
-    read_table,
     section_of,
 )
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.suite import EXPERIMENTS
-from manyseeds.benchmarks.verdicts import MARGIN
 from manyseeds.errors import printable
-from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT, check, reading
-from manyseeds.worth import (
-    SHARE_OF_FAILURE,
-    SUCCESSES,
-    Worth,
-    final_values,
-    unscored_text,
-    worths_of,
-)
+from manyseeds.stats import Parity
+from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
-NO_MEASURES = ("source", "algo", "task", "seed", "samples", "learn_s")  # columns of a curve
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
-
-
-class Method:
-    """All finished seeds of one run of the LLM track. Raises UsageError for a broken one."""
-
-    def __init__(self, run: StoredRun) -> None:
-        self.run, self.algo, self.task = run, run.algo, run.env
-        self.parts, self.configs, self.summaries = run.parts, run.configs, run.summaries
-        self.settings = run.config
-        self.stale = any(part_is_stale(config) for config in self.configs)
-        self.plain_settings = catalog.plain_settings(
-            "llm_track", self.algo.removeprefix("trl-"), self.task
-        )
-        self.headline: str = self.summaries[0]["headline"]
-        with reading(run.path):
-            check(self.settings, {"total_samples": int}, "config")
-            self.frames = self._frames()
-            for name in {self.headline, *self._shown()}:
-                self.line(name)
-            for when in ("initial", "final"):
-                if np.isnan(self.values(self.headline, when)).any():
-                    raise ValueError(f"a seed has no {when} {self.headline}")
-
-    def _shown(self) -> tuple[str, ...]:
-        """The measures that the figures of a method show."""
-        if self.headline == "pass@1":
-            return "pass@1", "length", "entropy"
-        return ("accuracy", "loss") if self.algo == "reward_model" else ()
-
-    @property
-    def plain(self) -> bool:
-        """Whether a run has the script's own settings for its task."""
-        return self.settings == self.plain_settings
-
-    @property
-    def of_experiment(self) -> bool:
-        """Whether a run belongs to an experiment of chapters/language_claims.py."""
-        return any(
-            (self.algo, self.task) == (algo, task)
-            and self.settings == {**(self.plain_settings or {}), **settings}
-            for algo, task, _, settings in EXPERIMENTS
-        )
-
-    @property
-    def label(self) -> str:
-        """The method, marked where its code has changed since."""
-        return escape(display(self.algo)) + (" (stale)" if self.stale else "")
-
-    @property
-    def worths(self) -> list[Worth]:
-        """Of each seed, by the headline."""
-        return [worth for summary in self.summaries for worth in worths_of(summary).values()]
-
-    @property
-    def imputed(self) -> bool:
-        """Whether a seed has no headline of its own."""
-        return bool(unscored_text(self.worths))
-
-    def values(self, name: str, when: str = "final") -> Floats:
-        """A measure of each seed, [S], as `final_values` after the training; NaN: unknown."""
-        if when == "final":
-            return final_values(self.summaries, name)
-        found = [summary[when].get(name) for summary in self.summaries]
-        return np.array([np.nan if x is None else x for x in found])
-
-    def text(self, name: str, when: str = "final", digits: int = 3) -> str:
-        """Mean with interval over seeds, empty where a seed has no such measure."""
-        values = self.values(name, when)
-        if np.isnan(values).any():
-            return ""
-        return stats.estimate(values, "mean").text(digits)
-
-    def mean_text(self, name: str, when: str = "final", digits: int = 3) -> str:
-        """Mean over seeds without its interval, empty where a seed has no such measure."""
-        values = self.values(name, when)
-        return "" if np.isnan(values).any() else f"{values.mean():.{digits}f}"
-
-    def gain(self) -> str:
-        """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
-        gains = self.values(self.headline) - self.values(self.headline, "initial")
-        return stats.estimate(gains, "mean").text(3, "+")
-
-    def has(self, name: str) -> bool:
-        """Whether the curves of all seeds have a measure."""
-        return all(name in rows for rows in self.frames)
-
-    def _frames(self) -> list[pd.DataFrame]:
-        """The curve of each seed, and at which of its points each row was due."""
-        numbers = ("samples", self.headline)
-        found = [read_table(part / "curve.parquet", numbers) for part in self.parts]
-        last = max(map(len, found)) - 1
-        for rows, summary in zip(found, self.summaries, strict=True):
-            if summary.get("diverged") is not None:
-                late = rows["samples"] >= summary["diverged"]
-                for name in rows.columns.difference([*NO_MEASURES]):
-                    value = SHARE_OF_FAILURE if SUCCESSES.fullmatch(name) else np.nan
-                    rows.loc[late, name] = value
-            due = rows["samples"] * last // self.settings["total_samples"]
-            rows["point"] = due.clip(upper=last)
-        return found
-
-    def curve(self, name: str) -> tuple[Floats, Floats]:
-        """Samples [K], the mean over seeds, and a measure [S, K], at points that all seeds have."""
-        by_point = [rows.set_index("point") for rows in self.frames]
-        common = sorted(set.intersection(*(set(rows.index) for rows in by_point)))
-        x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in ("samples", name))
-        return x.mean(0), y.astype(float)
-
-    def line(self, name: str) -> plots.Line:
-        """The mean of a measure with its interval, where it is finite for all seeds."""
-        x, y = self.curve(name)
-        whole = np.isfinite(y).all(0) & np.isfinite(x)
-        return plots.mean_line(x[whole], y[:, whole]) if whole.any() else plots.Line([], [])
-
-    def reached(self, target: float) -> str:
-        """Median samples after which a curve first had the target, and how many seeds did."""
-        first = [rows.loc[rows[self.headline] >= target, "samples"].min() for rows in self.frames]
-        there = [x for x in first if not np.isnan(x)]
-        count = f"{len(there)} of {len(first)}"
-        return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
-
-
-def methods(runs: Sequence[StoredRun]) -> list[Method]:
-    """The runs of language models by task, in the order of the reading path, TRL after ours."""
-    found = []
-    for run in (run for run in runs if run.kind == "language"):
-        with left_out(run.path):
-            found.append(Method(run))
-
-    def place(method: Method) -> tuple[str, int, str, str]:
-        algo = method.algo.removeprefix("trl-")
-        place = ORDER.index(algo) if algo in ORDER else len(ORDER)
-        return method.task, place, method.algo, str(method.run.path)
-
-    return sorted(found, key=place)
 
 
 def sections(found: Sequence[Method], folder: Path) -> str:
@@ -372,24 +216,6 @@ def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
         difference,
         *(m.mean_text(name, digits=digits) for name, digits in SHOWN_OF_VARIANTS),
     )
-
-
-SCALE = Scores("a share", None, random_score=0.0, reference_score=1.0, digits=3)
-
-
-def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
-    """The verdict on the headline against a run of TRL's, as a text and in numbers.
-
-    The text is empty where the settings differ. There are no numbers with too few seeds or other
-    initial models.
-    """
-    if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
-        return "", None
-    if set(begun_with(ours)) != set(begun_with(theirs)):
-        return "none (other initial models)", None
-    a, b = (side.values(side.headline) for side in (ours, theirs))
-    found = parity(a, b, SCALE, ours.imputed or theirs.imputed)
-    return verdict_text(found, SCALE), found
 
 
 def trl_sentence(found: Sequence[tuple[str, Parity | None]]) -> str:

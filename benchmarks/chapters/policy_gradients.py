@@ -17,9 +17,18 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import (
+    A2C_ADVANTAGES,
+    ABLATED,
+    ADVANTAGES,
+    BUDGETS,
+    LARGE_MINIBATCHES,
+    WEIGHTS,
+)
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     Result,
     Rows,
     command_text,
@@ -29,16 +38,7 @@ from manyseeds.benchmarks.chapters.results import (
     picture,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import find_file, left_out, section_of
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.suite import (
-    A2C_ADVANTAGES,
-    ABLATED,
-    ADVANTAGES,
-    BUDGETS,
-    LARGE_MINIBATCHES,
-    WEIGHTS,
-)
+from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural

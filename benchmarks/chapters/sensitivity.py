@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     Rows,
     Scores,
     code,
@@ -31,9 +32,8 @@ from manyseeds.benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import left_out, read, read_table
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.studies import measured, sealed_studies, worths_of_rows
+from manyseeds.benchmarks.store.stored import left_out, read, read_table
+from manyseeds.benchmarks.store.studies import measured, sealed_studies, worths_of_rows
 from manyseeds.errors import UsageError
 from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges

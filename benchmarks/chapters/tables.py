@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from manyseeds import plots
-from manyseeds.benchmarks.chapters.results import markdown_table
+from manyseeds.benchmarks.store.results import markdown_table
 from manyseeds.stats import coverage_note
 from manyseeds.writing import csv_bytes, write_bytes
 

@@ -16,10 +16,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import Rows, commands, escape, picture
-from manyseeds.benchmarks.chapters.stored import StoredRun, file_name, left_out
 from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Rows, commands, escape, picture
+from manyseeds.benchmarks.store.stored import StoredRun, file_name, left_out
 from manyseeds.errors import printable
 from manyseeds.plots import Board, Line
 from manyseeds.record import plural

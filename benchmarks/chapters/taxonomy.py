@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds import plots
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 
 # A branch is {question or kind: what is below}. The methods of an end are those that name it as
 # their branch, {method: its file}, the oldest first.

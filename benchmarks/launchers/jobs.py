@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from manyseeds.benchmarks import jax_peer
-from manyseeds.benchmarks.suite import Cell
+from manyseeds.benchmarks.experiments import jax_peer
+from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.cli import PUBLISHED
 from manyseeds.errors import UsageError
 from manyseeds.record import consecutive, ranges

@@ -22,6 +22,7 @@ SCRIPTS = (
     "vendor/d3.min.js",
     "vendor/plot.min.js",
     "static/site.js",
+    "static/plotting.js",
     "static/interactive.js",
     "static/gridworld_engine.js",
     "static/gridworld_state.js",

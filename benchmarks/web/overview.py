@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyseeds.benchmarks.chapters import speed
-from manyseeds.benchmarks.chapters.comparison import TABULAR, Pair, applies, is_due, is_stale
-from manyseeds.benchmarks.chapters.contents import CHAPTERS, Store
+from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.front_page import (
     SIGNS,
     best_score,
     is_best,
-    order,
     outcome,
     score,
     short,
 )
-from manyseeds.benchmarks.chapters.names import display, place_of
-from manyseeds.benchmarks.chapters.stored import find_file, left_out, read
+from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
+from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.stored import find_file, left_out, read
+from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.web import code
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
 from manyseeds.benchmarks.web.page import Page
@@ -109,7 +109,7 @@ def matrix(title: str, found: Sequence[Pair]) -> Matrix:
     """The same cells as the first table of results/README.md."""
     by_cell = {(pair.algo, pair.env): pair for pair in found}
     algos = sorted({pair.algo for pair in found}, key=place_of)
-    envs = sorted({pair.env for pair in found}, key=order)
+    envs = sorted({pair.env for pair in found}, key=place_of_env)
     best = {env: best_score([pair for pair in found if pair.env == env]) for env in envs}
     rows = []
     for algo in algos:
@@ -197,7 +197,7 @@ class Listed:
 def environments_page(found: Sequence[Pair]) -> list[Page]:
     """The list of environments; none without runs."""
     rows = []
-    for env in sorted({pair.env for pair in found}, key=order):
+    for env in sorted({pair.env for pair in found}, key=place_of_env):
         here = [pair for pair in found if pair.env == env and pair.ours]
         best = best_score(here)
         first = [shown(pair.algo) for pair in here if is_best(pair, best)]

@@ -21,7 +21,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 HERE = Path(__file__).parent
-CHARTS = ("vendor/d3.min.js", "vendor/plot.min.js", "static/site.js")  # of a page with charts
+CHARTS = (  # of a page with charts
+    "vendor/d3.min.js",
+    "vendor/plot.min.js",
+    "static/site.js",
+    "static/plotting.js",
+)
 
 GROUPS = ("Learn", "Results", "Use")  # of the navigation
 SUMMARY = (

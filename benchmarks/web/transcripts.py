@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from manyseeds.benchmarks.chapters.contents import Store
 from manyseeds.benchmarks.chapters.language_models import TRANSCRIPTS, Method
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import differences
-from manyseeds.benchmarks.chapters.stored import left_out, read
 from manyseeds.benchmarks.chapters.tables import plain
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import differences
+from manyseeds.benchmarks.store.stored import left_out, read
+from manyseeds.benchmarks.store.whole import Store
 from manyseeds.errors import printable
 from manyseeds.record import exists
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.algos import a2c
-from manyseeds.benchmarks import sb3_baseline
+from manyseeds.benchmarks.baselines import sb3_baseline
 from manyseeds.cli import UsageError
 from manyseeds.seeds import SeedStreams
 from tests.algos import probes

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters import taxonomy
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.digest import ROOT
 
 FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}

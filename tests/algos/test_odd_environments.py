@@ -14,7 +14,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.envs.gymnasium_bridge import TRIED
 from manyseeds.errors import UsageError
 from manyseeds.runs.control import Run, say_notes

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from manyseeds.algos import grpo, monte_carlo, td_prediction
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import stack, structure, varying
 from manyseeds.runs import configurations as module_docs

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from manyseeds import envs, kernels
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.layers import orthogonal
 from manyseeds.runs import control as run_module

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manyseeds import plots
-from manyseeds.benchmarks.chapters import comparison
+from manyseeds.benchmarks.chapters.blocks import Block, Table, cells_of, walk
+from manyseeds.benchmarks.store import comparison
 from manyseeds.writing import write_bytes
 
 Patch = pytest.MonkeyPatch
 Output = pytest.CaptureFixture[str]
 Refusal = Callable[..., str]  # of the fixture `refusal`
 WHOLE = {"test_same_store_gives_the_same_bytes", "test_real_run_evaluated_exactly"}
+
+
+MEASURED = {  # what every file of measurements says of them
+    "command": "python benchmarks/something.py",
+    "machine": {"cpu": "a CPU"},
+    "code": {"commit": "abc", "digest": "0123", "origins": []},
+    "versions": {"torch": "2"},
+}
+
+
+def tables_of(blocks: Iterable[Block]) -> dict[str, list[list[str]]]:
+    """The rows of all tables of a page, folded ones too, by name."""
+    return {x.name: cells_of(x) for x in walk(blocks) if isinstance(x, Table)}
 
 
 @pytest.fixture(autouse=True)

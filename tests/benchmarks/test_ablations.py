@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyseeds.benchmarks import catalog, suite
 from manyseeds.benchmarks.chapters import ablations
 from manyseeds.benchmarks.chapters.ablations import BY_NAME, CLAIMS, Claim
-from manyseeds.benchmarks.chapters.results import Result, load_result
-from manyseeds.benchmarks.chapters.stored import open_runs
-from manyseeds.benchmarks.suite import ABLATION_ENVS, ABLATIONS, BASES, SUITES
+from manyseeds.benchmarks.experiments import catalog, suite
+from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, SUITES
+from manyseeds.benchmarks.store.results import Result, load_result
+from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import identity
 from tests.benchmarks.test_report import plant
 

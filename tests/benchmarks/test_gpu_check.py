@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import capture, command, envs, kernels
-from manyseeds.benchmarks import gpu_check, throughput
-from manyseeds.benchmarks.gpu_check import CHECKS, CPU, carry_out, cases
+from manyseeds.benchmarks.measurements import gpu_check, throughput
+from manyseeds.benchmarks.measurements.gpu_check import CHECKS, CPU, carry_out, cases
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import grpo, models, sampling
 from manyseeds.seeds import SeedStreams

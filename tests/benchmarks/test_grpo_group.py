@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from manyseeds.benchmarks import grpo_group
-from manyseeds.benchmarks.grpo_group import Sampled, chosen, stored_group, train
+from manyseeds.benchmarks.measurements import grpo_group
+from manyseeds.benchmarks.measurements.grpo_group import Sampled, chosen, stored_group, train
 from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.parallel import Processes

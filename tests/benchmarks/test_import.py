@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from manyseeds.benchmarks import compare
-from manyseeds.benchmarks.imported import imported_line
+from manyseeds.benchmarks.store.imported import imported_line
 from tests.benchmarks.conftest import Output, Refusal
 from tests.benchmarks.test_report import around, plant
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyseeds import envs
 from manyseeds.algos import ppo
-from manyseeds.benchmarks import known_kernels
+from manyseeds.benchmarks.measurements import known_kernels
 from manyseeds.kernels import guard
 from tests.benchmarks.conftest import Output, Patch, Refusal
 

@@ -13,13 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters import language_claims as chapter
 from manyseeds.benchmarks.chapters import language_models
-from manyseeds.benchmarks.chapters import results as chapter_results
 from manyseeds.benchmarks.chapters.language_models import Method
-from manyseeds.benchmarks.chapters.stored import open_run
-from manyseeds.benchmarks.suite import (
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import (
     CLIP_HIGHER,
     EQUAL,
     EXPERIMENTS,
@@ -28,6 +26,8 @@ from manyseeds.benchmarks.suite import (
     RLHF,
     WITHOUT_KL,
 )
+from manyseeds.benchmarks.store import results as chapter_results
+from manyseeds.benchmarks.store.stored import open_run
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, read_json, seal
 from manyseeds.untrusted import ORIGIN

@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from manyseeds import stats
-from manyseeds.benchmarks import llm_critic_cost, report
+from manyseeds.benchmarks import report
 from manyseeds.benchmarks.chapters import language_models
-from manyseeds.benchmarks.chapters import results as chapter_results
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.stored import open_runs
+from manyseeds.benchmarks.measurements import llm_critic_cost
+from manyseeds.benchmarks.store import results as chapter_results
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, from_preset
 from manyseeds.llm_track import evaluation, grpo, reward_model, rlhf_ppo, tasks
 from manyseeds.record import RunFolder, part_name, provenance, read_json

@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 
 from manyseeds import ROOMS
 from manyseeds.algos import q_learning
-from manyseeds.benchmarks import suite, sweep
+from manyseeds.benchmarks import sweep
+from manyseeds.benchmarks.experiments import suite
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.launchers import node
 from manyseeds.benchmarks.launchers.display import Display, write_event
 from manyseeds.benchmarks.launchers.jobs import Event, all_jobs
 from manyseeds.benchmarks.launchers.on_slurm import Command
-from manyseeds.benchmarks.same_bits import compare_parts
-from manyseeds.benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.measurements.same_bits import compare_parts
 from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import parse
 from manyseeds.digest import PACKAGE, ROOT
@@ -248,7 +249,7 @@ def test_list_and_watch_show_what_another_process_does(
     received(node.pack([trained]), tmp_path)
     write_event(str(tmp_path), "failed", job=str(CELLS[1]))
     code = (
-        "import sys; from manyseeds.benchmarks.suite import Cell\n"
+        "import sys; from manyseeds.benchmarks.experiments.suite import Cell\n"
         f"cell = {CELLS[0]!r}\n"
         "with cell.folder(sys.argv[1]).locks(cell.config(sys.argv[1])) as locks:\n"
         "    assert locks.acquire(3); print(flush=True); sys.stdin.read()"

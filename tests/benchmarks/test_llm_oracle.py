@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds.benchmarks import llm_oracle as oracle
 from manyseeds.benchmarks.chapters import estimators
-from manyseeds.benchmarks.llm_oracle import Estimator, Prompt
+from manyseeds.benchmarks.measurements import llm_oracle as oracle
+from manyseeds.benchmarks.measurements.llm_oracle import Estimator, Prompt
 from manyseeds.llm_track import dapo, dr_grpo, grpo
 
 GROUP = 3

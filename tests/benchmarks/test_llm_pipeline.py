@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from manyseeds.benchmarks import llm_pipeline
-from manyseeds.benchmarks.llm_pipeline import MEASURES
+from manyseeds.benchmarks.measurements import llm_pipeline
+from manyseeds.benchmarks.measurements.llm_pipeline import MEASURES
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError

@@ -12,21 +12,23 @@ import safetensors.torch
 
 from manyseeds import record
 from manyseeds.algos import ppo
-from manyseeds.benchmarks import policies, suite, sweep, watch
+from manyseeds.benchmarks import sweep, watch
 from manyseeds.benchmarks.chapters import environment_pages
-from manyseeds.benchmarks.chapters.comparison import pairs
-from manyseeds.benchmarks.chapters.results import load_result
-from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks.experiments import suite
+from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.benchmarks.launchers import jobs
-from manyseeds.benchmarks.policies import (
+from manyseeds.benchmarks.store import policies
+from manyseeds.benchmarks.store.comparison import pairs
+from manyseeds.benchmarks.store.policies import (
     keep,
     lacking,
     median_and_worst,
     of_other_episodes,
     policies_file,
 )
-from manyseeds.benchmarks.suite import Cell
-from manyseeds.benchmarks.trained import load_trained
+from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.stored import open_run
+from manyseeds.benchmarks.store.trained import load_trained
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, read_json, seal

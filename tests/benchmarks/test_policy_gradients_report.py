@@ -12,10 +12,11 @@ import pytest
 
 from manyseeds import stats
 from manyseeds.algos import a2c, grpo, ppo, reinforce
-from manyseeds.benchmarks import critic_cost, suite
 from manyseeds.benchmarks.chapters import policy_gradients
-from manyseeds.benchmarks.chapters.results import load_result, parity, verdict_text
-from manyseeds.benchmarks.chapters.stored import open_runs
+from manyseeds.benchmarks.experiments import suite
+from manyseeds.benchmarks.measurements import critic_cost
+from manyseeds.benchmarks.store.results import load_result, parity, verdict_text
+from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
 from tests.benchmarks.conftest import Patch

@@ -20,12 +20,14 @@ import pytest
 
 from manyseeds import envs, record, stats
 from manyseeds.algos import q_learning
-from manyseeds.benchmarks import compare, report, verdicts
-from manyseeds.benchmarks.chapters import comparison, evidence, front_page, language_claims, tables
+from manyseeds.benchmarks import compare, report
+from manyseeds.benchmarks.chapters import evidence, front_page, language_claims, tables
 from manyseeds.benchmarks.chapters.environment_pages import page_name
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.revised import Revised
-from manyseeds.benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.experiments import verdicts
+from manyseeds.benchmarks.experiments.revised import Revised
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell
+from manyseeds.benchmarks.store import comparison
+from manyseeds.benchmarks.store.names import display
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -59,7 +61,9 @@ def plant(
     Sampled scores are 10 below the greedy ones, and episodes spread by 7.
     """
     name = algo.removeprefix("sb3-")
-    trained_by = f"manyseeds.algos.{algo}" if name == algo else "manyseeds.benchmarks.sb3_baseline"
+    trained_by = (
+        f"manyseeds.algos.{algo}" if name == algo else "manyseeds.benchmarks.baselines.sb3_baseline"
+    )
     module = importlib.import_module(f"manyseeds.algos.{name}")
     config = from_preset(module.Config, module.PRESETS, env, results=str(results), **settings)
     folder = RunFolder.of(config, algo)

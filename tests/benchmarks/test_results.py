@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import envs
-from manyseeds.benchmarks.chapters.results import Result
+from manyseeds.benchmarks.store.results import Result
 from manyseeds.worth import worth_of
 
 

@@ -25,9 +25,16 @@ import torch
 from safetensors.torch import save_file
 
 from manyseeds.algos import q_learning
-from manyseeds.benchmarks import catalog, same_bits, sb3_baseline
-from manyseeds.benchmarks.cases import CASES, FILES, Case, Trains, command_line, select
-from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main
+from manyseeds.benchmarks.baselines import sb3_baseline
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.cases import CASES, FILES, Case, Trains, command_line, select
+from manyseeds.benchmarks.measurements import same_bits
+from manyseeds.benchmarks.measurements.same_bits import (
+    Difference,
+    compare_parts,
+    compare_runs,
+    main,
+)
 from manyseeds.cli import PUBLISHED, ControlConfig, from_identity, identity, parse
 from manyseeds.digest import ROOT, module_at
 from manyseeds.errors import UsageError
@@ -48,7 +55,7 @@ from manyseeds.runs.stale import part_is_stale
 from tests.benchmarks.conftest import Patch, Refusal
 
 CASE = Case("algos/ppo.py", "CartPole-v1")
-IN_CASES = "show what is missing in benchmarks/cases.py"
+IN_CASES = "show what is missing in benchmarks/experiments/cases.py"
 LANGUAGE = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
 
 
@@ -207,7 +214,7 @@ def config_of(case: Case, folder: Path) -> Any:
     if "sb3" in case.script:
         return sb3_baseline.read_flags(args)[1]
     if "trl" in case.script:
-        from manyseeds.benchmarks import trl_baseline
+        from manyseeds.benchmarks.baselines import trl_baseline
 
         return trl_baseline.read_flags(args)[1]
     module: Any = importlib.import_module(module_at(ROOT / case.script, ROOT))
@@ -277,7 +284,7 @@ def test_every_script_and_baseline_has_a_case() -> None:
 
 def test_every_baseline_of_trl_has_a_case() -> None:
     pytest.importorskip("trl")
-    from manyseeds.benchmarks import trl_baseline
+    from manyseeds.benchmarks.baselines import trl_baseline
 
     assert {c.algo for c in CASES if "trl" in c.script} == set(trl_baseline.BASELINES)
 

@@ -25,7 +25,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from manyseeds.algos import a2c, dqn, ppo, trpo
-from manyseeds.benchmarks import catalog, sb3_baseline
+from manyseeds.benchmarks.baselines import sb3_baseline
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, read_json

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from manyseeds import envs
-from manyseeds.benchmarks import scores
+from manyseeds.benchmarks.measurements import scores
 from manyseeds.errors import UsageError
 from manyseeds.record import read_json
 from manyseeds.seeds import SeedStreams

@@ -17,9 +17,11 @@ import pandas as pd
 import pytest
 
 from manyseeds.algos import dqn, ppo
-from manyseeds.benchmarks import search, spaces, studies
-from manyseeds.benchmarks.sb3_baseline import BASELINES
-from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
+from manyseeds.benchmarks import search
+from manyseeds.benchmarks.baselines.sb3_baseline import BASELINES
+from manyseeds.benchmarks.baselines.sb3_defaults import SB3_DEFAULTS
+from manyseeds.benchmarks.experiments import spaces
+from manyseeds.benchmarks.store import studies
 from manyseeds.cli import UsageError
 from manyseeds.runs import configurations
 from manyseeds.runs.configurations import train_configurations

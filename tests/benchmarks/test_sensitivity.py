@@ -13,7 +13,7 @@ import pytest
 
 from manyseeds import envs, plots
 from manyseeds.benchmarks.chapters import sensitivity
-from manyseeds.benchmarks.studies import StudyFolder
+from manyseeds.benchmarks.store.studies import StudyFolder
 from manyseeds.record import SCHEMA, seal
 from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manyseeds.benchmarks.suite import Cell
+from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.record import read_json
 from tests import slurm_node
 from tests.benchmarks.test_launchers import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from manyseeds.benchmarks.store_scale import SEEDS, cells, simulate
+from manyseeds.benchmarks.measurements.store_scale import SEEDS, cells, simulate
 from manyseeds.record import is_finished
 
 

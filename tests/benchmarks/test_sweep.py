@@ -20,20 +20,15 @@ import pytest
 
 from manyseeds import record
 from manyseeds.algos import ppo, q_learning
-from manyseeds.benchmarks import (
-    rejax_baseline,
-    sb3_baseline,
-    sbx_baseline,
-    suite,
-    sweep,
-    trl_baseline,
-)
-from manyseeds.benchmarks.chapters.results import load_result
-from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks import sweep
+from manyseeds.benchmarks.baselines import rejax_baseline, sb3_baseline, sbx_baseline, trl_baseline
 from manyseeds.benchmarks.chapters.tabular import curve_of
+from manyseeds.benchmarks.experiments import suite
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.launchers import jobs, local
 from manyseeds.benchmarks.launchers.jobs import Job
-from manyseeds.benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.stored import open_run
 from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import PACKAGE, ROOT
@@ -79,8 +74,9 @@ def start_sweep(
 ) -> Any:
     """A sweep with these cells as a process of its own; its output is text."""
     code = (
-        "import sys; from manyseeds.benchmarks import suite, sweep\n"
-        "from manyseeds.benchmarks.suite import Cell\n"
+        "import sys; from manyseeds.benchmarks import sweep\n"
+        "from manyseeds.benchmarks.experiments import suite\n"
+        "from manyseeds.benchmarks.experiments.suite import Cell\n"
         f"suite.SUITES['test'] = {tuple(cells)!r}\n"
         "sweep.main(['--suite', 'test', '--results', *sys.argv[1:]])"
     )

@@ -14,7 +14,8 @@ import torch
 
 trl = pytest.importorskip("trl")
 
-from manyseeds.benchmarks import trl_baseline, trl_speed  # noqa: E402
+from manyseeds.benchmarks.baselines import trl_baseline  # noqa: E402
+from manyseeds.benchmarks.measurements import trl_speed  # noqa: E402
 from manyseeds.cli import from_preset  # noqa: E402
 from manyseeds.llm_track import (  # noqa: E402
     dapo,

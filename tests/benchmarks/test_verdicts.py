@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from manyseeds import stats
-from manyseeds.benchmarks import error_rates, verdicts
 from manyseeds.benchmarks.chapters import evidence
-from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, decide
+from manyseeds.benchmarks.experiments import verdicts
+from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, decide
+from manyseeds.benchmarks.measurements import error_rates
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats
 from tests.benchmarks.conftest import Output

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyseeds import capture, kernels
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.capture import captured, leaves
 from manyseeds.runs.control import Run
 

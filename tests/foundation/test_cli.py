@@ -20,7 +20,7 @@ import torch
 from manyseeds import checkpoint
 from manyseeds.algos import dqn, ppo, q_learning
 from manyseeds.arguments import canonical_kwargs
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import (
     FLOAT32_MAX,
     ControlConfig,

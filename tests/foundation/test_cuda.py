@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyseeds import capture
 from manyseeds.algos import ppo
-from manyseeds.benchmarks import measure
+from manyseeds.benchmarks.measurements import measure
 from manyseeds.capture import CudaRecorder, leaves
 from manyseeds.record import RunFolder
 from manyseeds.runs import base, control

@@ -17,7 +17,7 @@ import pytest
 
 from manyseeds import digest, envs
 from manyseeds.algos import dqn, policy_iteration, ppo, q_learning, td_prediction, value_iteration
-from manyseeds.benchmarks import sb3_baseline, trl_baseline
+from manyseeds.benchmarks.baselines import sb3_baseline, trl_baseline
 from manyseeds.cli import from_preset
 from manyseeds.digest import ROOT, Place, code_digest, forget, origin_of
 from manyseeds.llm_track import grpo
@@ -69,6 +69,9 @@ class C(Base):
 
     def third(self):
         return 3
+
+    def to_gymnasium(self):
+        return 11
 
 
 class RunConfig:
@@ -182,6 +185,7 @@ EDITS: dict[str, list[tuple[str, str, bool]]] = {  # by origins; whether the dig
         ("PRESETS = {}", "PRESETS = {1: 2}", True),  # its values stand in a record
         ("rate: float = 0.1", "rate: float = 0.1\n    more: int = 1", True),  # likewise
         ("raise ValueError", "raise TypeError", True),  # a condition
+        ("return 11", "return 12", True),  # for `predict`, which no training calls
         ("LIMIT: ClassVar[int] = 7", "LIMIT: ClassVar[int] = 8", False),
         ("self.rate / 2", "self.rate / 3", False),
         ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well
@@ -624,7 +628,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
     ],
     "algos/ppo.py": [("presets/ppo.toml", "presets/a2c.toml", set())],
-    "benchmarks/sb3_baseline.py": [
+    "benchmarks/baselines/sb3_baseline.py": [
         ('math.inf,\n            "policy', '2,\n            "policy', {"sb3-dqn"}),
         ("norm_reward=config.normalize_reward", "norm_reward=False", {"sb3-ppo"}),
     ],

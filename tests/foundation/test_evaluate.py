@@ -19,8 +19,8 @@ from torch import Tensor
 
 from manyseeds import envs, plots
 from manyseeds.algos import ppo, q_learning
-from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
+from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.cli import ControlConfig, identity, parse
 from manyseeds.envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate

@@ -24,8 +24,8 @@ import pytest
 
 from manyseeds import cli, locks, record, writing
 from manyseeds.algos import grpo, ppo, q_learning, reinforce
-from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
+from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.cli import parse
 from manyseeds.errors import UsageError
 from manyseeds.locks import Locks

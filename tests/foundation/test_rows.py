@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from manyseeds.algos import a2c, grpo, ppo
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import broadcast, stack, structure, used, varying
 

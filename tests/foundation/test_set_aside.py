@@ -12,12 +12,12 @@ import pytest
 
 from manyseeds.algos import q_learning
 from manyseeds.benchmarks import sweep
-from manyseeds.benchmarks.chapters.stored import open_run
 from manyseeds.benchmarks.compare import compare
+from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.benchmarks.launchers.display import Display
 from manyseeds.benchmarks.launchers.jobs import all_jobs
 from manyseeds.benchmarks.merge import stored_parts
-from manyseeds.benchmarks.suite import Cell
+from manyseeds.benchmarks.store.stored import open_run
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, forget
 from manyseeds.errors import UsageError
@@ -523,7 +523,7 @@ def test_a_sweep_may_keep_what_other_code_has_trained(capsys: Output) -> None:
 def test_the_code_of_a_baseline_is_that_of_its_record() -> None:
     """No script imports another one, so that it is not asked."""
     cell = Cell("ppo", "CartPole-v1", 2, "sb3")
-    baseline = "manyseeds.benchmarks.sb3_baseline"
+    baseline = "manyseeds.benchmarks.baselines.sb3_baseline"
     recorded = [f"{baseline}:train", f"{baseline}:PPOBaseline"]
     code = Code(cell.config(), recorded, Run.kind_origins())
     stored = {"code": {"digest": code.digest, "origins": recorded}, "versions": {}}

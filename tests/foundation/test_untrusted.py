@@ -259,14 +259,19 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "manyseeds/untrusted.py": {"open_checked", "open_to_write", "copy_file", "parse_parquet"},
     "manyseeds/usage.py": {"show_help"},  # /dev/null
     "manyseeds/writing.py": {"write_bytes", "sync"},  # a new name; what was just written
-    "benchmarks/catalog.py": {"names", "facts"},  # the project's own data
+    "benchmarks/experiments/catalog.py": {"names", "facts"},  # the project's own data
+    "benchmarks/__main__.py": {"commands"},  # the project's own files
     "benchmarks/chapters/front_page.py": {"update_readme"},  # README.md of the checkout
-    "benchmarks/known_kernels.py": {"main"},  # the project's own data
+    "benchmarks/measurements/known_kernels.py": {"main"},  # the project's own data
     "benchmarks/launchers/node.py": {"version", "pack", "unpack"},  # sources; archives in memory
     "benchmarks/merge.py": {"merge_run", "finished"},  # a method of parts
-    "benchmarks/same_bits.py": {"run", "__init__", "last_line"},  # logs in a folder of its own
+    "benchmarks/measurements/same_bits.py": {
+        "run",
+        "__init__",
+        "last_line",
+    },  # logs in a folder of its own
     "benchmarks/search.py": {"main"},  # a method of studies
-    "benchmarks/store_scale.py": {"measured"},  # a folder of its own
+    "benchmarks/measurements/store_scale.py": {"measured"},  # a folder of its own
     "benchmarks/website.py": {"fill"},  # the project's own pages
 }
 

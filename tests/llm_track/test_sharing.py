@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import export
-from manyseeds.benchmarks.chapters import results as chapter_results
+from manyseeds.benchmarks.store import results as chapter_results
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, tasks
 from manyseeds.record import RunFolder, is_finished, part_name, read_json

@@ -5,26 +5,31 @@
   const places = [...document.querySelectorAll("[data-chart]")];
   if (!places.length) return;
   const figures = await unpack("page-charts");
-  const draw = { lines, scores_by_value: scores, scatter_grid: scatter, plane, forest, boards };
+  const kinds = { lines, scores_by_value: scores, scatter_grid: scatter, plane, forest, boards };
+  const waiting = new Set(places);
+  const draw = (place) => {
+    if (!waiting.delete(place)) return;
+    const figure = figures[place.dataset.chart];
+    place.textContent = "";
+    kinds[figure.kind](place, figure);
+  };
   const seen = new IntersectionObserver(
     (entries) => {
-      for (const { target, isIntersecting } of entries) {
-        if (!isIntersecting) continue;
-        seen.unobserve(target);
-        const figure = figures[target.dataset.chart];
-        target.textContent = "";
-        draw[figure.kind](target, figure);
-      }
+      for (const { target, isIntersecting } of entries) if (isIntersecting) draw(target);
     },
     { rootMargin: "600px" },
   );
   for (const place of places) seen.observe(place);
+  addEventListener("beforeprint", () => places.forEach(draw));
 })();
 
 // ---- What charts are made of ------------------------------------------------------------------
 
+const GAP = 24; // pixels between panels
+
 // Panels side by side, one `draw(panel, width)` for each, drawn again when `redraw` is called.
-function grid(holder, panels, draw, smallest = 300) {
+// begin: what is called with the width of a panel before all are drawn.
+function grid(holder, panels, draw, smallest = 320, begin = () => {}) {
   const box = element("div", { class: "panels", style: `--smallest: ${smallest}px` });
   const cells = panels.map((panel) => {
     const cell = element("div", { class: "panel" });
@@ -37,14 +42,18 @@ function grid(holder, panels, draw, smallest = 300) {
   holder.append(box);
   let width = 0;
   const redraw = () => {
-    if (width) for (const [panel, inner] of cells) inner.replaceChildren(draw(panel, inner.clientWidth));
+    if (!width) return;
+    const columns = Math.max(1, Math.min(panels.length, Math.floor((width + GAP) / (smallest + GAP))));
+    const own = Math.floor((width - GAP * (columns - 1)) / columns);
+    begin(own);
+    for (const [panel, inner] of cells) inner.replaceChildren(draw(panel, own));
   };
   drawWhenSized(box, (now) => { width = now; redraw(); });
   return redraw;
 }
 
 // Buttons that show and hide the lines of a name in all panels.
-function legend(holder, names, note, change) {
+function legend(names, change) {
   const hidden = new Set();
   const box = element("div", { class: "legend" });
   names.forEach(([name, place]) => {
@@ -56,25 +65,39 @@ function legend(holder, names, note, change) {
     });
     box.append(button);
   });
-  if (note) box.append(element("span", { class: "note" }, note));
-  holder.append(box);
-  return hidden;
+  return { box, isShown: (name) => box.hidden || !hidden.has(name) };
 }
 
 // ---- Kinds of figures -------------------------------------------------------------------------
 
+// Lines have their names at their ends; where these do not fit in all panels, there is a legend.
 function lines(holder, figure) {
   const place = new Map(figure.names.map((name, i) => [name, i]));
   const there = figure.names.filter((name) => figure.panels.some((p) => p.lines.some((l) => l.name === name)));
   const shared = figure.share_y ? extent(figure.panels, figure) : null;
-  const draw = (panel, width) => {
-    const shown = panel.lines.filter((line) => !hidden.has(line.name));
-    return linesPanel(panel, shown, figure, place, shared, width);
-  };
+  const panels = figure.panels.map((panel) => ({ ...panel, ...rowsOf(panel, figure, place) }));
   let redraw = () => {};
-  const hidden = legend(holder, there.map((name) => [name, place.get(name)]), figure.legend, () => redraw());
-  redraw = grid(holder, figure.panels, draw, figure.panels.length > 1 ? 280 : 480);
+  const { box, isShown } = legend(there.map((name) => [name, place.get(name)]), () => redraw());
+  const margin = (panel, width) => labelMargin(panel.ends, d3.extent(panel.rows, (r) => r.x), width, panelHeight(width), figure.log_x);
+  const begin = (width) => { box.hidden = panels.every((panel) => margin(panel, width) != null); };
+  const draw = (panel, width) => {
+    const rows = panel.rows.filter((row) => isShown(row.name));
+    return linesPanel({ ...panel, rows }, figure, place, shared, width, box.hidden ? margin(panel, width) : null);
+  };
+  holder.append(box);
+  if (figure.legend) holder.append(element("p", { class: "note" }, figure.legend));
+  redraw = grid(holder, panels, draw, panels.length > 1 ? 320 : 480, begin);
 }
+
+// The points of a panel that can be drawn, and the last one of each line.
+function rowsOf(panel, figure, place) {
+  const rows = panel.lines.flatMap((line) => line.x.map((x, i) => (
+    { name: line.name, place: place.get(line.name), n: line.n, x, y: line.y[i], low: line.low[i], high: line.high[i] })));
+  const kept = rows.filter((r) => r.y != null && (!figure.log_x || r.x > 0) && (!panel.log_y || r.y > 0));
+  return { rows: kept, ends: [...d3.rollup(kept, (own) => own[d3.maxIndex(own, (r) => r.x)], (r) => r.name).values()] };
+}
+
+const panelHeight = (width) => Math.round(Math.min(380, Math.max(210, 0.6 * width)));
 
 // The extent of y over all panels, floors respected.
 function extent(panels, figure) {
@@ -82,40 +105,35 @@ function extent(panels, figure) {
   return d3.extent([...values, figure.threshold].filter((y) => y != null));
 }
 
-function linesPanel(panel, shown, figure, place, shared, width) {
-  const rows = shown.flatMap((line) =>
-    line.x.map((x, i) => ({ name: line.name, n: line.n, x, y: line.y[i], low: line.low[i], high: line.high[i] })));
-  const kept = rows.filter((r) => r.y != null && (!figure.log_x || r.x > 0) && (!panel.log_y || r.y > 0));
-  const look = { z: "name", stroke: (r) => colour(place.get(r.name)) };
+// margin: of the names at the ends, null without them.
+function linesPanel(panel, figure, place, shared, width, margin) {
+  const own = d3.group(panel.rows, (row) => row.name);
+  const stroke = (row) => colour(row.place);
   const y = { label: figure.ylabel || null, grid: !panel.log_y, type: panel.log_y ? "log" : "linear", nice: true };
   if (shared && !panel.log_y) y.domain = shared;
   if (panel.floor != null) { // whatever lies below is cut off
-    y.domain = [panel.floor, d3.max(kept, (r) => r.high ?? r.y)];
+    y.domain = [panel.floor, d3.max(panel.rows, (r) => r.high ?? r.y)];
     y.clamp = true;
   }
-  const text = (r) =>
+  const title = (r) =>
     `${r.name}\n${figure.xlabel || "x"}: ${exact(r.x)}\n${interval(r.y, r.low, r.high)}${r.n ? `, n = ${r.n}` : ""}`;
-  return Plot.plot({
-    style: STYLE,
+  return chart(panel.title || figure.ylabel, {
     width,
-    height: Math.round(Math.min(380, Math.max(210, 0.6 * width))),
+    height: panelHeight(width),
     marginLeft: 48,
     marginBottom: 38,
-    ariaLabel: panel.title || figure.ylabel,
-    x: { label: figure.xlabel || null, type: figure.log_x ? "log" : "linear", tickFormat: short, ticks: Math.max(3, width / 90) },
+    marginRight: margin ?? 16,
+    x: { label: figure.xlabel || null, type: figure.log_x ? "log" : "linear", tickFormat: short, ticks: Math.max(3, (width - (margin ?? 0)) / 90) },
     y: { ...y, tickFormat: short },
     marks: [
-      panel.log_y ? powers(kept) : null,
+      panel.log_y ? powers(panel.rows) : null,
       figure.threshold == null ? null : Plot.ruleY([figure.threshold], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
-      Plot.areaY(kept.filter((r) => r.low != null && r.high != null), {
-        x: "x", y1: "low", y2: "high", z: "name", fill: (r) => colour(place.get(r.name)), fillOpacity: 0.14,
+      Plot.areaY(panel.rows.filter((r) => r.low != null && r.high != null), {
+        x: "x", y1: "low", y2: "high", z: "name", fill: stroke, fillOpacity: 0.14,
       }),
-      ...shown.map((line) => Plot.lineY(kept.filter((r) => r.name === line.name), {
-        x: "x", y: "y", stroke: colour(place.get(line.name)), strokeWidth: 2,
-        strokeDasharray: dash(place.get(line.name)),
-      })),
-      Plot.dot(kept, Plot.pointer({ x: "x", y: "y", r: 4, fill: look.stroke, maxRadius: 60 })),
-      Plot.tip(kept, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 60 })),
+      ...[...own.values()].flatMap((rows) => line(rows, rows[0].place, figure.log_x)),
+      margin == null ? null : labels(panel.ends),
+      ...pointed(panel.rows, { x: "x", y: "y", title, fill: stroke, maxRadius: 60 }),
     ],
   });
 }
@@ -131,32 +149,34 @@ function scores(holder, figure) {
   const place = new Map(figure.names.map((name, i) => [name, i]));
   let redraw = () => {};
   const named = figure.names.filter((name) => name).map((name) => [name, place.get(name)]);
-  const hidden = legend(holder, named, figure.legend, () => redraw());
+  const { box, isShown } = legend(named, () => redraw());
   const draw = (panel, width) => {
     const shift = (p) => (figure.names.length > 1 ? (place.get(p.name) - (figure.names.length - 1) / 2) * 10 : 0);
-    const shown = panel.points.filter((p) => !hidden.has(p.name));
-    const text = (p) => [p.name, p.value, `IQM ${interval(p.y, p.low, p.high)}, n = ${p.seeds.length}`].filter(Boolean).join("\n");
+    const shown = panel.points.filter((p) => isShown(p.name));
+    const title = (p) => [p.name, p.value, `IQM ${interval(p.y, p.low, p.high)}, n = ${p.seeds.length}`].filter(Boolean).join("\n");
     const longest = d3.max(panel.values, (v) => v.length);
     const slanted = longest * panel.values.length * 7 > width - 60;
-    const marks = d3.groups(shown, (p) => p.name).flatMap(([, points]) => {
+    const marks = d3.groups(shown, (p) => p.name).flatMap(([name, points]) => {
       const dx = shift(points[0]);
-      const stroke = colour(place.get(points[0].name));
+      const stroke = colour(place.get(name));
       const seeds = points.flatMap((p) => p.seeds.map((y) => ({ ...p, y })));
       return [
         Plot.dot(seeds, { x: "value", y: "y", dx, r: 1.8, fill: stroke, fillOpacity: 0.35 }),
         Plot.ruleX(points, { x: "value", y1: "low", y2: "high", dx, stroke, strokeWidth: 2 }),
-        Plot.dot(points, { x: "value", y: "y", dx, r: 4, fill: stroke }),
-        Plot.tip(points, Plot.pointer({ x: "value", y: "y", dx, title: text, maxRadius: 30 })),
+        Plot.dot(points, { x: "value", y: "y", dx, r: 4, fill: stroke, symbol: symbol(place.get(name)) }),
+        ...pointed(points, { x: "value", y: "y", dx, title, fill: stroke, maxRadius: 30 }),
       ];
     });
-    return Plot.plot({
-      style: STYLE, width, height: 260 + (slanted ? 40 : 0), marginLeft: 52,
-      marginBottom: slanted ? Math.min(110, 6 * longest + 24) : 34, ariaLabel: panel.title,
+    return chart(panel.title, {
+      width, height: 260 + (slanted ? 40 : 0), marginLeft: 52,
+      marginBottom: slanted ? Math.min(110, 6 * longest + 24) : 34,
       x: { type: "point", domain: panel.values, label: figure.xlabel || null, tickRotate: slanted ? -35 : 0 },
       y: { type: figure.log_y ? "log" : "linear", grid: true, label: figure.ylabel || null, tickFormat: short, nice: true },
       marks,
     });
   };
+  if (named.length) holder.append(box);
+  holder.append(element("p", { class: "note" }, figure.legend));
   redraw = grid(holder, figure.panels, draw, 320);
 }
 
@@ -179,8 +199,8 @@ function scatterPanel(panel, domain, ylabel, width) {
   const x = words
     ? { domain: [-0.5, panel.words.length - 0.5], ticks: d3.range(panel.words.length), tickFormat: (k) => panel.words[k] }
     : { type: panel.log ? "log" : "linear", ticks: 4, tickFormat: short };
-  return Plot.plot({
-    style: STYLE, width, height: 180, marginLeft: 40, ariaLabel: panel.name,
+  return chart(`${panel.row}: ${panel.name}`, {
+    width, height: 180, marginLeft: 40,
     x: { ...x, label: null },
     y: { domain, grid: true, label: ylabel, tickFormat: short },
     marks: [
@@ -189,28 +209,31 @@ function scatterPanel(panel, domain, ylabel, width) {
         : Plot.areaY(parts, { x: "x", y1: "low", y2: "high", fill: "var(--accent)", fillOpacity: 0.2 }),
       words ? null : Plot.lineY(parts, { x: "x", y: "y", stroke: "var(--accent)", strokeWidth: 2 }),
       Plot.dot(parts, { x: "x", y: "y", r: 3, fill: "var(--accent)" }),
-      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: (p) => `${panel.name} ${word(p.x)}\nscore ${exact(p.y)}`, maxRadius: 30 })),
+      ...pointed(points, {
+        x: "x", y: "y", fill: "var(--soft)", maxRadius: 30,
+        title: (p) => `${panel.name} ${word(p.x)}\nscore ${exact(p.y)}`,
+      }),
     ],
   });
 }
 
 // A point per name, with the intervals of its x and of its y.
 function plane(holder, figure) {
-  const points = figure.points.map((p, i) => ({
-    name: p.name, place: i, x: p.x[0], xl: p.x[1], xh: p.x[2], y: p.y[0], yl: p.y[1], yh: p.y[2],
+  const points = figure.points.map((p, place) => ({
+    name: p.name, place, x: p.x[0], xl: p.x[1], xh: p.x[2], y: p.y[0], yl: p.y[1], yh: p.y[2],
   }));
   const stroke = (p) => colour(p.place);
-  const text = (p) => `${p.name}\n${figure.xlabel}: ${interval(p.x, p.xl, p.xh)}\n${figure.ylabel}: ${interval(p.y, p.yl, p.yh)}`;
-  grid(holder, [{}], (_, width) => Plot.plot({
-    style: STYLE, width: Math.min(width, 640), height: 360, marginLeft: 48, marginRight: 70, ariaLabel: figure.ylabel,
+  const title = (p) => `${p.name}\n${figure.xlabel}: ${interval(p.x, p.xl, p.xh)}\n${figure.ylabel}: ${interval(p.y, p.yl, p.yh)}`;
+  grid(holder, [{}], (_, width) => chart(figure.ylabel, {
+    width: Math.min(width, 640), height: 360, marginLeft: 48, marginRight: 90,
     x: { label: figure.xlabel, grid: true, nice: true, tickFormat: short },
     y: { label: figure.ylabel, grid: true, nice: true, tickFormat: short },
     marks: [
       Plot.ruleY(points, { y: "y", x1: "xl", x2: "xh", stroke }),
       Plot.ruleX(points, { x: "x", y1: "yl", y2: "yh", stroke }),
-      Plot.dot(points, { x: "x", y: "y", r: 4, fill: stroke }),
-      Plot.text(points, { x: "x", y: "y", text: "name", dx: 8, dy: -8, textAnchor: "start", fill: stroke }),
-      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 40 })),
+      ...points.map((p) => Plot.dot([p], { x: "x", y: "y", r: 4, fill: stroke(p), symbol: symbol(p.place) })),
+      labels(points),
+      ...pointed(points, { x: "x", y: "y", title, fill: stroke, maxRadius: 40 }),
     ],
   }), 480);
 }

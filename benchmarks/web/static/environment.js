@@ -81,46 +81,54 @@ function draw(data, state, width) {
   const lines = linesOf(data, state);
   const points = lines.flatMap((line) => line.points);
   const seeds = state.show === "seeds";
-  const bar = state.normalised && data.threshold != null
+  const threshold = state.normalised && data.threshold != null
     ? (data.threshold - data.random) / (data.reference - data.random) : data.threshold;
-  const stroke = (line) => colour(line.run.place);
-  const marks = d3.groups(lines, (line) => line.run).map(([run, own]) => Plot.lineY(own.flatMap((line) => line.points), {
-    x: "x", y: "y", z: (p) => p.seed ?? -1, stroke: colour(run.place), strokeWidth: seeds ? 1 : 2.2, className: "curve",
-    strokeOpacity: seeds ? Math.max(0.25, Math.min(0.8, 12 / run.seeds.length)) : 1,
-    strokeDasharray: run.side === "SB3" ? "6 4" : null,
-  }));
-  const bands = seeds ? [] : lines.map((line) => Plot.areaY(line.points.filter((p) => p.low != null), {
-    x: "x", y1: "low", y2: "high", fill: stroke(line), fillOpacity: 0.13,
+  const marks = d3.groups(lines, (own) => own.run).flatMap(([run, own]) => line(own.flatMap((l) => l.points), run.place, state.log, {
+    strokeDasharray: run.side === "SB3" ? "6 4" : null, z: (p) => p.seed ?? -1,
+    ...(seeds && { strokeWidth: 1, strokeOpacity: Math.max(0.25, Math.min(0.8, 12 / run.seeds.length)) }),
+  }).slice(0, seeds ? 1 : 2));
+  const bands = seeds ? [] : lines.map((own) => Plot.areaY(own.points.filter((p) => p.low != null), {
+    x: "x", y1: "low", y2: "high", fill: colour(own.run.place), fillOpacity: 0.13,
   }));
   const narrow = width < 500;
-  const plot = Plot.plot({
-    style: STYLE, width, height: narrow ? 320 : 440, marginLeft: 56, marginRight: 16, marginBottom: 42,
-    ariaLabel: `Learning curves on ${data.env}`,
+  const height = narrow ? 320 : 440;
+  const ends = endsOf(lines);
+  const margin = labelMargin(ends, d3.extent(points, (p) => p.x), width, height, state.log);
+  const plot = chart(`Learning curves on ${data.env}`, {
+    width, height, marginLeft: 56, marginRight: margin ?? 16, marginBottom: 42,
     x: {
       label: "timesteps per seed", type: state.log ? "log" : "linear", tickFormat: short,
       ticks: Math.max(3, Math.floor(width / 110)), nice: !state.log,
     },
     y: { label: state.normalised ? "normalised score" : "greedy return", grid: true, nice: true },
     marks: [
-      bar == null ? null : Plot.ruleY([bar], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
-      bar == null || narrow ? null : Plot.text([bar], { y: (y) => y, frameAnchor: "left", text: ["reward threshold"], textAnchor: "start", dx: 4, dy: -8, fill: "var(--soft)" }),
+      threshold == null ? null : Plot.ruleY([threshold], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
+      threshold == null || narrow ? null : Plot.text([threshold], { y: (y) => y, frameAnchor: "left", text: ["reward threshold"], textAnchor: "start", dx: 4, dy: -8, fill: "var(--soft)" }),
       ...bands, ...marks,
-      Plot.dot(points, Plot.pointer({ x: "x", y: "y", r: 4.5, fill: (p) => colour(p.run.place), maxRadius: 80 })),
-      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 80 })),
+      margin == null ? null : labels(ends),
+      ...pointed(points, { x: "x", y: "y", title: text, fill: (p) => colour(p.run.place), maxRadius: 80 }),
     ],
   });
   if (points.length) emphasise(plot, lines);
   return plot;
 }
 
-// Draw the line under the pointer once more, above all others.
+// Where the name of each run stands: at the end of its line, of many seeds at their median.
+function endsOf(lines) {
+  return d3.groups(lines.filter((own) => own.points.length), (own) => own.run).map(([run, own]) => {
+    const last = own.map((l) => l.points[l.points.length - 1]);
+    return { name: label(run), place: run.place, x: last[0].x, y: d3.median(last, (p) => p.y) };
+  });
+}
+
+// Draw the line under the pointer once more, above all others and below the pointer's text.
 function emphasise(plot, lines) {
   const x = plot.scale("x"), y = plot.scale("y");
   const path = d3.line((p) => x.apply(p.x), (p) => y.apply(p.y));
-  const over = d3.select(plot).append("path").attr("class", "over").attr("fill", "none")
+  const over = d3.select(plot).insert("path", ".at").attr("class", "over").attr("fill", "none")
     .attr("stroke-width", 3).attr("pointer-events", "none");
   plot.addEventListener("input", () => {
-    const found = plot.value && lines.find((line) => line.run === plot.value.run && line.seed === plot.value.seed);
+    const found = plot.value && lines.find((own) => own.run === plot.value.run && own.seed === plot.value.seed);
     over.attr("d", found ? path(found.points) : null).style("stroke", found ? colour(found.run.place) : null);
   });
 }
@@ -190,7 +198,7 @@ function film(which, seed, file, name) {
   const names = new Map(data.runs.map((run) => [run.algorithm, run]));
   for (const [algorithm, run] of names) {
     document.getElementById("algorithms").append(element("label", {},
-      element("input", { type: "checkbox", name: "algorithm", value: algorithm }), swatch(run.place), run.name));
+      element("input", { type: "checkbox", name: "algorithm", value: algorithm }), swatch(run.place, "none"), run.name));
   }
   if (!data.runs.some((run) => run.side === "SB3")) form.sb3.closest("fieldset").hidden = true;
   if (data.random == null || data.reference == null) form.normalised.closest("label").hidden = true;

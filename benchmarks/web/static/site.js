@@ -1,4 +1,4 @@
-// What all pages with charts share: data, colours, numbers, text.
+// What pages with scripts share: data, numbers, elements, sizes.
 "use strict";
 
 // The JSON of an element that `packed` of page.py has filled.
@@ -8,11 +8,6 @@ async function unpack(id) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }
-
-const COLOURS = 8; // --c0 to --c7 in site.css
-const DASHES = ["none", "6 4", "2 3", "8 3 2 3"];
-const colour = (place) => `var(--c${place % COLOURS})`;
-const dash = (place) => DASHES[Math.floor(place / COLOURS) % DASHES.length];
 
 // 100k, 1M, 0.25; 1e-4 for what is small.
 function short(x) {
@@ -42,23 +37,26 @@ function element(name, attributes = {}, ...content) {
   return made;
 }
 
-// Options of every chart: text in the page's font and colours.
-const STYLE = { fontFamily: "inherit", fontSize: "12px", background: "none", overflow: "visible" };
+const PAPER = 690; // pixels between the margins of a printed page
+const sized = new Map(); // element to what draws its content
+let printing = false;
 
-// Draw again whenever the width of an element changes.
+// Draw whenever the width of an element changes, and for the width of paper before it is printed.
 function drawWhenSized(holder, draw) {
   let width = 0;
+  sized.set(holder, draw);
+  if (printing) draw(PAPER);
   new ResizeObserver(() => {
     const now = Math.floor(holder.clientWidth);
-    if (now && now !== width) draw((width = now));
+    if (now && now !== width && !printing) draw((width = now));
   }).observe(holder);
 }
 
-// A point of a legend: a short line in its colour.
-function swatch(place) {
-  const svg = d3.create("svg").attr("width", 22).attr("height", 10).attr("aria-hidden", "true");
-  svg.append("line").attr("x1", 1).attr("x2", 21).attr("y1", 5).attr("y2", 5)
-    .style("stroke", colour(place)).attr("stroke-width", 2.5)
-    .attr("stroke-dasharray", dash(place));
-  return svg.node();
-}
+addEventListener("beforeprint", () => {
+  printing = true;
+  for (const draw of sized.values()) draw(PAPER);
+});
+addEventListener("afterprint", () => {
+  printing = false;
+  for (const [holder, draw] of sized) if (holder.clientWidth) draw(Math.floor(holder.clientWidth));
+});

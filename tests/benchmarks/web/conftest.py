@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from manyseeds.benchmarks import website
-from manyseeds.benchmarks.chapters import comparison
+from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.web import grpo
 from manyseeds.benchmarks.web.page import HERE
 from manyseeds.digest import ROOT

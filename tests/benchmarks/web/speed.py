@@ -19,7 +19,7 @@ from statistics import median
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tyro.conf import Positional
 
-from manyseeds.benchmarks.chapters.results import print_table
+from manyseeds.benchmarks.store.results import print_table
 from manyseeds.cli import parse
 from tests.benchmarks.web.conftest import NAMES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from manyseeds.digest import ROOT
 from tests.benchmarks.web.conftest import HOSTILE, PENDULUM
 
 CARTPOLE = "environment-CartPole-v1.html"
+PAPER = 703  # pixels between the margins of A4
 
 
 @contextmanager
@@ -192,8 +194,8 @@ def test_a_click_on_a_seed(browser: Any, site: Path) -> None:
     with opened(browser, site, f"{CARTPOLE}#algorithms=a2c&show=seeds") as page:
         box = page.locator("#curves svg").bounding_box()
         page.mouse.move(box["x"] + box["width"] - 17, box["y"] + 60)
-        page.locator("#curves [aria-label=tip] tspan").first.wait_for()
-        tip = page.locator("#curves [aria-label=tip]").text_content()
+        page.locator("#curves .tip tspan").first.wait_for()
+        tip = page.locator("#curves .tip").text_content()
         assert re.search(r"A2C, seed \d", tip)
         assert re.search(r"44[89]\.5|450\.5", tip)
         page.mouse.click(box["x"] + box["width"] - 17, box["y"] + 60)
@@ -249,17 +251,65 @@ def test_steps_of_a_plan(browser: Any, site: Path) -> None:
         assert "iteration 1" in place.locator("output").inner_text()
 
 
-def test_lines_of_a_figure_can_be_hidden(browser: Any, site: Path) -> None:
+def test_lines_have_their_names_at_their_ends(browser: Any, site: Path) -> None:
+    """And a legend, whose buttons hide lines, where there is no room for the names."""
     with opened(browser, site, "speed.html") as page:
+        panel = page.locator(".panel").first
+        panel.locator("svg").wait_for()
+        names = panel.locator(".end-labels text")
+        assert sorted(names.all_text_contents()) == ["SB3", "manyseeds", "rejax"]
+        heights = sorted(name.bounding_box()["y"] for name in names.all())
+        assert min(b - a for a, b in itertools.pairwise(heights)) > 10
+        assert panel.locator("svg").get_attribute("role") == "img"
+        dashes = [line.get_attribute("stroke-dasharray") for line in panel.locator(".curve").all()]
+        assert len({*dashes}) == 3
         button = page.locator(".legend button", has_text="SB3").first
+        assert not button.is_visible()
+        page.set_viewport_size({"width": 220, "height": 900})
         button.wait_for()
-        page.locator(".panel svg").first.wait_for()
-        lines = page.locator(".panel").first.locator("[aria-label=line] path")
-        assert lines.count() == 3
+        assert names.count() == 0
         button.focus()
         page.keyboard.press("Enter")
         assert button.get_attribute("aria-pressed") == "false"
-        assert lines.count() == 2
+        assert panel.locator(".curve").count() == 2
+
+
+def test_the_text_at_the_pointer_is_above_all_lines(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE) as page:
+        page.locator("#curves svg").wait_for()
+        box = page.locator("#curves .curve path").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"], box["y"])
+        page.locator("#curves .tip tspan").first.wait_for()
+        drawn = page.locator("#curves svg > g, #curves svg > path").all()
+        assert drawn[-1].get_attribute("class") == "tip"
+        assert any(mark.get_attribute("class") == "over" for mark in drawn)
+
+
+@pytest.mark.slow
+def test_print(browser: Any, site: Path) -> None:
+    """All figures and what is folded, whatever has been in view; nothing is wider than paper."""
+    for file in sorted(path.name for path in site.glob("*.html")):
+        with opened(browser, site, file, scheme="dark") as page:
+            page.wait_for_function("document.readyState === 'complete'")
+            page.wait_for_timeout(100)  # the data are unpacked
+            folded = page.locator("details:not([open])").count()
+            page.evaluate(
+                """addEventListener("beforeprint", () => {
+                  const places = [...document.querySelectorAll("[data-chart], #curves")];
+                  window.undrawn = places.filter((x) => !x.querySelector("svg, table")).length;
+                  window.folded = document.querySelectorAll("details:not([open])").length;
+                })"""
+            )
+            page.pdf(format="A4")
+            assert page.evaluate("[window.undrawn, window.folded]") == [0, 0], file
+            assert page.locator("details:not([open])").count() == folded
+            page.set_viewport_size({"width": PAPER, "height": 900})
+            page.emulate_media(media="print")
+            page.evaluate("dispatchEvent(new Event('beforeprint'))")
+            assert page.evaluate("document.documentElement.scrollWidth") <= PAPER, file
+            light = "getComputedStyle(document.documentElement).getPropertyValue('--page')"
+            assert page.evaluate(light).strip() == "#ffffff"
+            assert not page.locator(".top").is_visible()
 
 
 def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
@@ -307,6 +357,8 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         ("grpo.html#std=1", "std 1: must be true, false"),
         ("grpo.html#rewards=9:1", "rewards 9: there is no such completion"),
         ("grpo.html#rewards=1:x", "reward x: must be a number from -10 to 10"),
+        ("grpo.html#size=65", "size 65: must be a whole number from 2 to 64"),
+        ("grpo.html#p=1", "p 1: must be a number from 0.01 to 0.99"),
     ],
 )
 def test_an_address_that_is_wrong_says_why(

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from manyseeds.benchmarks.revised import FRESH, REVISED
-from manyseeds.benchmarks.verdicts import LOOKS
+from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
+from manyseeds.benchmarks.experiments.verdicts import LOOKS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import PACKAGE, ROOT, origin_of
 from manyseeds.record import RunFolder, plural, read_config
@@ -401,7 +401,7 @@ SUITES = {
         Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q),
     ),
     # The algorithms of deep reinforcement learning on classic control, and SB3's at the same
-    # settings: `--until-decided` adds seeds of SB3's by the rule of benchmarks/verdicts.py.
+    # settings: `--until-decided` adds seeds of SB3's by the rule of experiments/verdicts.py.
     "classic-control": (
         *(
             Cell(algo, env, 30, cut=SHORT, target=TARGETS.get((algo, env)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from manyseeds.benchmarks.verdicts import FIRST_FRESH
+from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH
 
 FRESH = range(FIRST_FRESH, FIRST_FRESH + 30)
 

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.arguments import read_kwargs
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.policies import median_and_worst
-from manyseeds.benchmarks.trained import Trained
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.policies import median_and_worst
+from manyseeds.benchmarks.store.trained import Trained
 from manyseeds.cli import ControlConfig
 from manyseeds.envs.gymnasium_bridge import as_ours, cannot_be_made, registered_id
 from manyseeds.errors import UsageError

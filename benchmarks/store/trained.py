@@ -14,9 +14,14 @@ import gymnasium as gym
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.stored import find_and_open, find_file
-from manyseeds.benchmarks.policies import Finals, final_scores, median_and_worst, policies_name
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store.policies import (
+    Finals,
+    final_scores,
+    median_and_worst,
+    policies_name,
+)
+from manyseeds.benchmarks.store.stored import find_and_open, find_file
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds import kernels
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
-from manyseeds.benchmarks.suite import Cell
-from manyseeds.benchmarks.verdicts import FIRST_FRESH
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import Cell
+from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH
+from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError

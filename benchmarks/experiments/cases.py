@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.llm_track.tasks import GENERATED
 
 BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}

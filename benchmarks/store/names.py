@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 
 # In the order of tables and legends, which is that of the colours of figures. Others come last.
 FIRST = (
@@ -44,3 +44,9 @@ def place_of(algo: str) -> tuple[int, str]:
     """A sorting key: in the order of NAMES, others behind them by their name."""
     known = list(NAMES)
     return (known.index(algo) if algo in NAMES else len(known), algo)
+
+
+def place_of_env(env: str) -> tuple[int, str]:
+    """A sorting key: in the order of FIRST_ENVIRONMENTS, others behind them by their name."""
+    known = FIRST_ENVIRONMENTS
+    return (known.index(env) if env in known else len(known), env)

@@ -1,0 +1,213 @@
+"""The pipeline of DeepSeek-R1 with tiny models, and distillation against RL on a smaller one.
+
+    python benchmarks/llm_pipeline.py --task addition --seeds 5
+
+The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), each a command of the track:
+
+    base               a base model
+    cold start         SFT of the base on a few demonstrations
+    RL                 GRPO from the cold start
+    rejection SFT      SFT of the base on right samples of that model
+    RL again           GRPO from there
+    RL twice as long   GRPO from the cold start with the samples of both stages of RL
+
+and those of its sections 2.4 and 4.1, with a smaller base, which is sometimes right:
+
+    small base         a base model of fewer parameters
+    distillation       SFT of the small base on the same right samples
+    RL on small base   GRPO with as many samples as the distillation learns from
+
+Every stage ends with the track's evaluation. Models and samples are kept in --work, in a folder for
+each version of the code, so that an interrupted command goes on where it was. The report reads
+results/llm_pipeline.json, to which the scores of each finished seed are added.
+"""
+
+from __future__ import annotations
+
+from manyseeds.command import failing_in_one_line
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyseeds.benchmarks.measurements.measure import origin, read_measured, write_measured
+from manyseeds.cli import (
+    NonNegativeInt,
+    PositiveInt,
+    ScriptConfig,
+    check_results,
+    parse,
+    path_of,
+)
+from manyseeds.digest import code_digest
+from manyseeds.errors import UsageError
+from manyseeds.llm_track import tasks
+from manyseeds.llm_track.models import run_command
+from manyseeds.progress import console
+from manyseeds.record import read_json
+
+STORED = "llm_pipeline.json"
+MEASURES = ("pass@1", "pass@16", "cons@16", "format", "length")
+TRAINED = ("sft", "grpo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """The pipeline of DeepSeek-R1."""
+
+    task: str = "addition"
+    """A generated task."""
+    seeds: PositiveInt = 5
+    """Number of seeds."""
+    first_seed: NonNegativeInt = 0
+    """The first seed."""
+    rl_samples: PositiveInt = 12_800
+    """Samples of each stage of RL on the tiny model."""
+    prompts: PositiveInt = 2_048
+    """Number of prompts to collect correct samples from."""
+    sft_samples: PositiveInt = 12_800
+    """Samples for rejection SFT, for distillation, and for RL on the small base model."""
+    work: str = "results/local/pipeline"
+    """Folder for models and samples."""
+
+    def __post_init__(self) -> None:
+        if self.task not in tasks.GENERATED:
+            raise UsageError(f"--task {self.task}: must be {', '.join(tasks.GENERATED)}")
+        check_results(path_of(self.work, "--work"), "--work")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: the script that trains its model, flags, and which evaluation scores it."""
+
+    name: str
+    script: str
+    flags: tuple[str, ...]
+    when: str = "final"  # or initial: the model before the training
+
+
+def stages(config: Config, seed: int) -> list[Stage]:
+    """All stages of a seed; a base shares the command of what is trained from it."""
+    right, rl, sft = samples_of(config, seed), str(config.rl_samples), str(config.sft_samples)
+
+    def after(name: str) -> str:
+        return str(folder_of(config, name, seed) / "model")
+
+    learned = ("--demonstrations", str(right), "--total-samples", sft)
+    cold = ("--model", "tiny-base")
+    twice = ("--total-samples", str(2 * config.rl_samples))
+    distilled = ("--model", "micro-base-3200", *learned)
+    return [
+        Stage("base", "sft", cold, "initial"),
+        Stage("cold start", "sft", cold),
+        Stage("RL", "grpo", ("--model", after("cold start"), "--total-samples", rl)),
+        Stage("rejection SFT", "sft", ("--model", "tiny-base", *learned)),
+        Stage("RL again", "grpo", ("--model", after("rejection SFT"), "--total-samples", rl)),
+        Stage("RL twice as long", "grpo", ("--model", after("cold start"), *twice)),
+        Stage("small base", "sft", distilled, "initial"),
+        Stage("distillation", "sft", distilled),
+        Stage("RL on small base", "grpo", ("--model", "micro-base-3200", "--total-samples", sft)),
+    ]
+
+
+def run_name(stage: str, seed: int) -> str:
+    """The name of a stage's run; a stage before a training has that of the training."""
+    stage = {"base": "cold start", "small base": "distillation"}.get(stage, stage)
+    return f"{stage.replace(' ', '-').lower()}-{seed}"
+
+
+def work_of(config: Config) -> Path:
+    """The folder for models and samples of today's code."""
+    return path_of(config.work, "--work").resolve() / code_digest(origins(config))
+
+
+def folder_of(config: Config, stage: str, seed: int) -> Path:
+    """Where the run of a stage is."""
+    algo = "grpo" if stage.startswith("RL") else "sft"
+    runs = work_of(config) / "runs" / config.task / algo
+    return runs / run_name(stage, seed) / f"seeds-{seed:03d}-{seed:03d}"
+
+
+def samples_of(config: Config, seed: int) -> Path:
+    """The right samples of the model after RL."""
+    return work_of(config) / f"right-{config.task}-{seed}.jsonl"
+
+
+def training(config: Config, stage: Stage, seed: int) -> list[str]:
+    """The command that trains a stage, without `python`."""
+    return [
+        f"llm_track/{stage.script}.py", "--task", config.task, *stage.flags,
+        "--first-seed", str(seed), "--seeds", "1", "--evaluations", "1",
+        "--name", run_name(stage.name, seed), "--results", str(work_of(config)),
+    ]  # fmt: skip
+
+
+def sampling(config: Config, seed: int) -> list[str]:
+    """The command that collects right samples of the model after RL, without `python`."""
+    return [
+        "llm_track/generate.py", "--task", config.task,
+        "--model", str(folder_of(config, "RL", seed) / "model"),
+        "--split", "train", "--prompts", str(config.prompts), "--samples", "4", "--keep", "right",
+        "--most", "1", "--seed", str(seed), "--out", str(samples_of(config, seed)),
+        "--results", str(work_of(config)),
+    ]  # fmt: skip
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command of the track; a failure is a UsageError with its last line."""
+    console.print(f"python {shlex.join(command)}", soft_wrap=True)
+    run_command([*command, "--quiet"], command[0])
+
+
+def scores(config: Config, seed: int) -> list[dict[str, Any]]:
+    """Train whatever stage of a seed is not finished; a row of scores for each of them."""
+    rows = []
+    for stage in stages(config, seed):
+        if stage.name == "rejection SFT":
+            run(sampling(config, seed))
+        run(training(config, stage, seed))
+        summary = read_json(folder_of(config, stage.name, seed) / "summary.json")
+        found = {name: summary[stage.when][name] for name in MEASURES}
+        samples = summary["samples"] * (stage.when == "final")
+        rows.append({"seed": seed, "stage": stage.name, "samples": samples, **found})
+    return rows
+
+
+def origins(config: Config) -> list[str]:
+    """Where the code begins that decides the scores."""
+    parts = ("train", "Config", "Config()", f"PRESETS[{config.task}]")
+    return [
+        *(f"manyseeds.llm_track.{script}:{part}" for script in TRAINED for part in parts),
+        "manyseeds.llm_track.generate:generate",
+        f"manyseeds.llm_track.tasks:GENERATED[{config.task}]",
+    ]
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """What decides the scores, but for the seeds."""
+    names = ("task", "rl_samples", "prompts", "sft_samples")
+    return {name: getattr(config, name) for name in names}
+
+
+BEFORE = {"settings": {str: object}, "code": {"digest": str}, "rows": [{"seed": int}]}
+
+
+@failing_in_one_line()
+def main(args: Sequence[str] | None = None) -> None:
+    """Run all stages of all seeds that are not stored yet."""
+    config = parse(Config, {}, __doc__, args)
+    path = Path(config.results) / STORED
+    stored = read_measured(path, BEFORE)
+    if stored and stored["settings"] != settings_of(config):
+        raise UsageError(f"--results {config.results}: {STORED} is of other settings")
+    if stored and stored["code"]["digest"] != code_digest(origins(config)):
+        raise UsageError(f"--results {config.results}: {STORED} is of other code")
+    rows = stored.get("rows", [])
+    for seed in range(config.first_seed, config.first_seed + config.seeds):
+        if any(row["seed"] == seed for row in rows):
+            continue
+        rows += scores(config, seed)
+        made = {"settings": settings_of(config), "rows": rows}
+        write_measured(path, {**origin(origins(config), ["transformers"]), **made})
