@@ -12,10 +12,10 @@ from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
-from manyseeds.benchmarks.store.stored import StoredRun, left_out, read_table
+from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import check, reading
+from manyseeds.untrusted import TEXT, check, reading
 from manyseeds.worth import (
     SHARE_OF_FAILURE,
     SUCCESSES,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
 NO_MEASURES = ("source", "algo", "task", "seed", "samples", "learn_s")  # columns of a curve
+TRANSCRIPTS = [{"prompt": TEXT, "completion": TEXT, "samples": int, "right": bool}]
 
 
 class Method:
@@ -150,6 +151,11 @@ class Method:
         there = [x for x in first if not np.isnan(x)]
         count = f"{len(there)} of {len(first)}"
         return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
+
+    def transcripts(self, index: int) -> list[dict[str, Any]]:
+        """What the model of a seed wrote through its training. Raises UsageError."""
+        found: list[dict[str, Any]] = read(self.parts[index] / "transcripts.json", TRANSCRIPTS)
+        return found
 
 
 def methods(runs: Sequence[StoredRun]) -> list[Method]:

@@ -83,6 +83,15 @@ def test_commands() -> None:
         assert sorted(named) == sorted(found)
 
 
+def test_the_cited_number_is_published() -> None:
+    quote = (DOCS / "citing-a-number.md").read_text().partition("> ")[2].partition("\n\n")[0]
+    score, interval, commit, command = re.findall(r"-[\d.]+(?=,)|\[.*?\]|commit \w+|`.*?`", quote)
+    page = (ROOT / "results" / "environments" / "Pendulum-v1.md").read_text()
+    assert f" {score} {interval}<br>" in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert f"{command}\n" in page
+    assert f", {commit}\n" in page
+
+
 @pytest.mark.parametrize("algo", BASELINES)
 def test_names(algo: str) -> None:
     """A name of the tables is a field of our Config, and the argument of SB3 that follows it."""
