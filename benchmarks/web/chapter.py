@@ -11,7 +11,7 @@ from markupsafe import Markup
 from manyseeds.benchmarks.chapters.blocks import Heading, slug
 from manyseeds.benchmarks.chapters.contents import CHAPTERS, Chapter
 from manyseeds.benchmarks.chapters.environment_pages import FOLDER, page_name
-from manyseeds.benchmarks.store.whole import Store
+from manyseeds.benchmarks.store.whole import Store, progress
 from manyseeds.benchmarks.web import transcripts
 from manyseeds.benchmarks.web.html import Writer
 from manyseeds.benchmarks.web.page import CHARTS, Page
@@ -50,7 +50,7 @@ def targets_of(store: Store) -> dict[str, str]:
     """Where links between pages of the report lead on the site."""
     found = {chapter.file: page_of(chapter.file) for chapter in CHAPTERS}
     environments = {page_name(pair.env): environment_file(pair.env) for pair in store.found}
-    return {**found, **environments, "README.md": "index.html"}
+    return {**found, **environments, "README.md": "results.html"}
 
 
 def pages(store: Store) -> list[Page]:
@@ -58,7 +58,7 @@ def pages(store: Store) -> list[Page]:
     found = []
     joined = {file for files in TOGETHER.values() for file in files}
     by_file = {chapter.file: chapter for chapter in CHAPTERS}
-    for chapter in CHAPTERS:
+    for chapter in progress(CHAPTERS, len(CHAPTERS), "chapters"):
         if chapter.file in joined and chapter.file not in TOGETHER:
             continue
         files = TOGETHER.get(chapter.file, (chapter.file,))
@@ -89,4 +89,5 @@ def chapter_page(chapters: Sequence[Chapter], store: Store) -> Page | None:
         template = "language.html.j2"
         context["transcripts"] = found
         scripts = (*SCRIPTS, "static/transcripts.js")
-    return Page(page_of(file), title, template, context, scripts)
+    about = f"{title}: {chapters[0].about}."
+    return Page(page_of(file), title, template, context, scripts, description=about)

@@ -9,7 +9,7 @@ from pygments import lex
 from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, Name, String
 
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.web.page import Page
 from manyseeds.digest import ROOT
 

@@ -24,6 +24,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from manyseeds import plots
+from manyseeds.benchmarks.chapters.blocks import slug
 from manyseeds.benchmarks.web import code
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
 from manyseeds.benchmarks.web.overview import FILE as RESULTS
@@ -206,11 +207,6 @@ class Renderer(RendererHTML):
 
     def heading_open(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
         return f'<{tokens[index].tag} id="{escape(slug(tokens[index + 1].content))}">'
-
-
-def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 # ---- Formulas -----------------------------------------------------------------------------------

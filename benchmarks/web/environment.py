@@ -52,7 +52,9 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
     }
     scripts = (*CHARTS, "static/copy.js", "static/environment.js", TABLES)
     file, title = environment_file(env), printable(env)
-    return Page(file, title, "environment.html.j2", context, scripts, "environments.html")
+    about = f"Learning curves, scores and verdicts of all algorithms on {title}, of every seed."
+    listed, template = "environments.html", "environment.html.j2"
+    return Page(file, title, template, context, scripts, listed, description=about)
 
 
 def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from manyseeds.benchmarks.chapters.blocks import Figure
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x
+from manyseeds.benchmarks.chapters.evidence import difference_of
 from manyseeds.benchmarks.chapters.front_page import shown_environment
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair
@@ -15,10 +16,11 @@ from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.web import code, overview
 from manyseeds.benchmarks.web.chapter import environment_file
 from manyseeds.benchmarks.web.docs import COPY, repository
-from manyseeds.benchmarks.web.figures import line_json, number
+from manyseeds.benchmarks.web.figures import figure_json
 from manyseeds.benchmarks.web.films import films_of
 from manyseeds.benchmarks.web.page import CHARTS, SUMMARY, Page
 from manyseeds.errors import printable
+from manyseeds.plots import Difference
 from manyseeds.runs.control import reachable_threshold
 
 SHOWN = "ppo"  # the algorithm whose learning curve is shown, where it has one
@@ -28,25 +30,26 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
     """The front page. films: a folder that may have films. guides: the pages of docs/."""
     deep = [pair for pair in store.found if pair.algo not in TABULAR]
     speeds, about_speed = overview.speeds(store)
-    charts = []
-    if shown := shown_pair(deep):
-        charts.append(learning_curve(shown))
-    if panels := verdict_panels(deep):
-        xlabel = "difference of the mean final score, ours minus SB3's"
-        charts.append({"kind": "forest", "panels": panels, "margin": MARGIN, "xlabel": xlabel})
+    shown = shown_pair(deep)
+    figures = [learning_curve(shown)] if shown else []
+    panels = verdict_panels(deep)
+    if panels:
+        data = {"panels": panels, "margin": MARGIN, "xlabel": "ours minus SB3's"}
+        figures.append(Figure("verdicts", "Verdicts against SB3", "forest", data))
+    words = [row.word for rows in panels.values() for row in rows]
     context = {
         "repository": repository(),
         "code": code.file_of(f"algos/{SHOWN}.py"),
         "shown": shown and shown_context(shown, films),
-        "charts": charts,
-        "verdicts": overview.counted([row["word"] for panel in panels for row in panel["rows"]]),
-        "comparisons": sum(len(panel["rows"]) for panel in panels),
+        "charts": list(map(figure_json, figures)),
+        "verdicts": overview.counted(words),
+        "comparisons": len(words),
         "best": best_algorithms(deep),
         "speeds": speeds,
         "about_speed": about_speed,
         "guides": [(page.file, page.title) for page in guides],
     }
-    scripts = (*CHARTS, "static/charts.js", COPY) if charts else (COPY,)
+    scripts = (*CHARTS, "static/charts.js", COPY) if figures else (COPY,)
     return Page("index.html", "manyseeds", "front.html.j2", context, scripts, "", "", SUMMARY)
 
 
@@ -68,41 +71,27 @@ def shown_context(pair: Pair, films: Path) -> dict[str, str]:
     }
 
 
-def learning_curve(pair: Pair) -> dict[str, Any]:
-    """The IQM of both sides over training with its interval, as charts.js draws lines."""
-    names = [printable(display(result.algo)) for result in pair.headline]
-    lines = [line_json(*both) for both in zip(names, map(curve, pair.headline), strict=True)]
-    return {
-        "kind": "lines",
-        "panels": [{"title": "", "lines": lines, "log_y": False, "floor": None}],
-        "names": names,
-        "log_x": is_log_x([pair]),
-        "share_y": False,
-        "threshold": reachable_threshold(pair.headline[0].spec),
+def learning_curve(pair: Pair) -> Figure:
+    """The IQM of both sides over training with its interval."""
+    data = {
+        "panels": {"": {printable(display(side.algo)): curve(side) for side in pair.headline}},
         "xlabel": "timesteps per seed",
         "ylabel": "greedy return",
-        "legend": "",
+        "log_x": is_log_x([pair]),
+        "threshold": reachable_threshold(pair.headline[0].spec),
     }
+    return Figure("curve", f"{display(pair.algo)} on {pair.env}", "lines", data)
 
 
-def verdict_panels(found: Sequence[Pair]) -> list[dict[str, Any]]:
-    """The verdicts on final scores as charts.js draws a forest plot, a panel per algorithm."""
-    panels: dict[str, list[dict[str, Any]]] = {}
+def verdict_panels(found: Sequence[Pair]) -> dict[str, list[Difference]]:
+    """The verdicts on final scores as rows of a forest plot, a panel per algorithm."""
+    panels: dict[str, list[Difference]] = {}
     for pair in sorted(found, key=lambda pair: (place_of(pair.algo), place_of_env(pair.env))):
-        if not (verdict := pair.verdict("final")):
-            continue
-        difference = verdict.parity.difference
-        row = {
-            "label": printable(pair.env),
-            "value": number(difference.value),
-            "low": number(difference.low),
-            "high": number(difference.high),
-            "word": verdict.parity.word,
-            "href": f"{environment_file(pair.env)}#algorithms={pair.algo}&sb3=1",
-            "n": difference.n,
-        }
-        panels.setdefault(printable(display(pair.algo)), []).append(row)
-    return [{"title": algo, "rows": rows} for algo, rows in panels.items()]
+        if verdict := pair.verdict("final"):
+            href = f"{environment_file(pair.env)}#algorithms={pair.algo}&sb3=1"
+            row = difference_of(verdict, pair.env)._replace(href=href)
+            panels.setdefault(printable(display(pair.algo)), []).append(row)
+    return panels
 
 
 def best_algorithms(found: Sequence[Pair]) -> list[tuple[str, str, str]]:
