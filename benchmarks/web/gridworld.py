@@ -36,16 +36,21 @@ def first_world() -> dict[str, Any]:
     """The world that the page begins with: the environment's defaults, the preset's gamma."""
     gamma = value_iteration.PRESETS[ENV].settings["gamma"]
     return {
-        "size": SIZE,
+        "rows": SIZE,
+        "columns": SIZE,
         "start": START,
-        "goal": GOAL,
-        "trap": TRAP,
+        "goals": [GOAL],
+        "traps": [TRAP],
         "walls": [],
+        "rewards": [],
+        "jumps": [],
         "gamma": gamma,
         "slip": 0,
         "stepCost": 0,
+        "bumpCost": 0,
         "goalReward": 1,
         "trapReward": -1,
+        "restart": False,
     }
 
 

@@ -6,15 +6,13 @@
 "use strict";
 
 const Gridworld = (() => {
-  const { inFive } = GridworldBoard;
-  const { ACTIONS, cellOf, indexOf } = GridworldEngine;
-  const { EXAMPLES, END, LIMITS, WORLD, THINGS, beginning, numberOf, fitInto } = GridworldState;
+  const { decimal } = GridworldBoard;
+  const { ACTIONS, NoValues, cellOf, indexOf } = GridworldEngine;
+  const { EXAMPLES, END, LIMITS, SIZE, WORLD, beginning, kindOf, numberOf } = GridworldState;
   const { WINDOW } = GridworldCharts;
   const { find, all, say } = Interactive;
-  const PLANNERS = {
-    policy: GridworldEngine.policyIteration,
-    value: GridworldEngine.valueIteration,
-  };
+  const WORLDS = Object.assign({}, ...Object.values(EXAMPLES));
+  const PLANNERS = ["policy", "value"];
   const LEARNERS = ["q_learning", "sarsa"];
   const NAMES = {
     policy: "Policy iteration",
@@ -24,6 +22,18 @@ const Gridworld = (() => {
   };
   const FRAME_MS = 30; // of learning, between two looks at the page
   const WALK_MS = 180; // a step of a walk
+  const DISCOUNT = 0.99; // where a world has no values without
+  const SWEEPING = ["reward", "erase"]; // brushes that act on whatever they are drawn over
+  // Why a world has no values without discount, and what to do.
+  const WHY = {
+    "no way": (cell) =>
+      `${cell} has no way to an end of the episode. Remove a wall or add a goal, then set γ to 1`,
+    "endless gain": (cell) =>
+      `from ${cell} a walk can gain reward for ever. Raise the step cost, then set γ to 1`,
+    "endless rest": () =>
+      "a walk that never ends costs nothing and beats every end. Add a step cost, then set γ to 1",
+    "too slow": () => "the values do not converge. Add a step cost, then set γ to 1",
+  };
 
   let first; // the world that the page begins with
   let state;
@@ -65,20 +75,50 @@ const Gridworld = (() => {
     changed();
   }
 
-  const moveThing = (thing, place) => edit((world) => (world[thing] = cellOf(place, world.size)));
-
-  function setWall(place, built) {
+  function move(kind, from, to) {
     edit((world) => {
-      world.walls = world.walls.filter((wall) => indexOf(wall, world.size) !== place);
-      if (built) world.walls.push(cellOf(place, world.size));
+      if (kind !== "start") GridworldState.clear(world, cellOf(from, world));
+      GridworldState.place(world, kind, cellOf(to, world));
     });
+  }
+
+  const brush = () => find('[name="brush"]:checked').value;
+
+  /** Use the brush on some cells; toggles: take away what it would paint. */
+  function paint(places, toggles) {
+    const use = { reward: paintReward, erase }[brush()] || paintThing;
+    try {
+      edit((world) => places.forEach((place) => use(world, cellOf(place, world), toggles)));
+    } catch (error) {
+      problem = `${error.message}.`; // no number in the brush of rewards
+      changed();
+    }
+  }
+
+  function paintThing(world, cell, toggles) {
+    const kind = kindOf(world, cell);
+    if (!kind) GridworldState.place(world, brush(), cell);
+    else if (toggles && kind === brush()) GridworldState.clear(world, cell);
+  }
+
+  function paintReward(world, cell, toggles) {
+    if (kindOf(world, cell) === "wall") return;
+    const reward = numberOf("reward", find("#reward").value);
+    const isSet = GridworldEngine.entryRewards(world)[indexOf(cell, world)] === reward;
+    GridworldState.setReward(world, cell, toggles && isSet ? null : reward);
+  }
+
+  function erase(world, cell) {
+    GridworldState.clear(world, cell);
+    GridworldState.setReward(world, cell, null);
   }
 
   /** Take over a number that was typed or dragged; a wrong one is told and left alone. */
   function setNumber(name, text) {
     try {
       const value = numberOf(name, text);
-      if (name === "size") fitInto(state.world, value);
+      if (SIZE.includes(name))
+        GridworldState.fitInto(state.world, { ...state.world, [name]: value });
       else if (WORLD.includes(name)) state.world[name] = value;
       else state.learning[name] = value;
       problem = "";
@@ -93,8 +133,14 @@ const Gridworld = (() => {
   /** Compute what the state asks for, of the tab that is shown. */
   function solve() {
     shown.model = GridworldEngine.makeModel(state.world);
-    for (const name of Object.keys(PLANNERS)) {
-      shown.plans[name] = PLANNERS[name](shown.model, state.world.gamma);
+    try {
+      shown.plans = GridworldEngine.plan(shown.model, state.world.gamma);
+    } catch (error) {
+      if (!(error instanceof NoValues)) throw error;
+      const why = WHY[error.reason](placeName(error.state));
+      problem = `γ = 1 has no finite, single values here, so γ is ${DISCOUNT}: ${why}.`;
+      state.world.gamma = DISCOUNT;
+      shown.plans = GridworldEngine.plan(shown.model, DISCOUNT);
     }
     if (state.tab === "learn") restartLearners();
   }
@@ -109,7 +155,6 @@ const Gridworld = (() => {
   function goTo(name, place) {
     const last = shown.plans[name].length - 1;
     state.at[name] = place >= last ? END : Math.max(0, place);
-    draw();
   }
 
   const MOVES = {
@@ -196,6 +241,7 @@ const Gridworld = (() => {
 
   function draw() {
     for (const tab of ["plan", "learn"]) {
+      find(`[data-tab="${tab}"]`).hidden = tab !== state.tab;
       find(`#${tab}`).hidden = tab !== state.tab;
       find(`#tab-${tab}`).setAttribute("aria-selected", String(tab === state.tab));
       find(`#tab-${tab}`).tabIndex = tab === state.tab ? 0 : -1;
@@ -207,9 +253,10 @@ const Gridworld = (() => {
     Interactive.tell(problem);
     drawSettings();
     if (state.tab === "plan") {
-      for (const name of Object.keys(PLANNERS)) drawPlan(name);
+      for (const name of PLANNERS) drawPlan(name);
+      drawStory();
       drawSums();
-      const plans = Object.keys(PLANNERS).map((name) => ({
+      const plans = PLANNERS.map((name) => ({
         name: NAMES[name],
         steps: shown.plans[name],
         here: shown.plans[name][placeOf(name)],
@@ -229,8 +276,10 @@ const Gridworld = (() => {
         if (input !== document.activeElement) input.value = settingOf(setting.dataset.setting);
       }
     }
-    const match = Object.keys(EXAMPLES).find(
-      (name) => JSON.stringify({ ...first, ...EXAMPLES[name] }) === JSON.stringify(state.world),
+    find("#restart").value = state.world.restart ? "yes" : "no";
+    find("#reward").hidden = brush() !== "reward";
+    const match = Object.keys(WORLDS).find(
+      (name) => JSON.stringify({ ...first, ...WORLDS[name] }) === JSON.stringify(state.world),
     );
     find("#example").value = match || "";
   }
@@ -238,27 +287,42 @@ const Gridworld = (() => {
   /** The part of a view that all boards share. */
   function worldView(values) {
     const { model } = shown;
-    const walls = new Set(state.world.walls.map((wall) => indexOf(wall, state.world.size)));
-    const things = Object.fromEntries(THINGS.map((name) => [name, model[name]]));
-    const scale = Math.max(
-      1e-9,
-      Math.abs(state.world.goalReward),
-      Math.abs(state.world.trapReward),
-    );
-    return { values, walls, things, scale, ends: model.ends };
+    const { world } = state;
+    const cells = Array.from(values, (_, place) => cellOf(place, world));
+    const kinds = cells.map((cell) => kindOf(world, cell));
+    const pays = GridworldEngine.entryRewards(world);
+    // Rewards give the scale of colours, until values are larger.
+    const sizes = [world.goalReward, world.trapReward, ...pays, ...values].map(Math.abs);
+    const marks = kinds.map((kind, place) => {
+      const isTerminal = kind === "goal" || kind === "trap";
+      return kind !== "wall" && (isTerminal || pays[place]) ? signed(pays[place]) : "";
+    });
+    world.jumps.forEach((jump, k) => {
+      const letter = "ABCDEFGH"[k % 8];
+      marks[indexOf(jump, world)] = `${letter} ${signed(jump[4])}`;
+      marks[indexOf(jump.slice(2), world)] = `${letter}′`;
+    });
+    const { columns } = world;
+    return { columns, values, kinds, marks, scale: Math.max(1e-9, ...sizes), ends: model.ends };
   }
 
+  const signed = (x) => (x > 0 ? "+" : "") + decimal(x);
+
   const placeName = (place) => {
-    const [row, column] = cellOf(place, state.world.size);
+    const [row, column] = cellOf(place, state.world);
     return `row ${row + 1}, column ${column + 1}`;
   };
 
-  function labelOf(view, place, actions) {
-    const thing = THINGS.find((name) => view.things[name] === place);
-    const what = view.walls.has(place) ? "wall" : thing || "empty";
-    const best = actions.map((action) => ACTIONS[action]).join(", ");
-    const numbers = view.ends[place] ? "" : `, value ${inFive(view.values[place])}, best: ${best}`;
-    return `${placeName(place)}: ${what}${numbers}`;
+  /** What a board says of a cell, besides its value: its place with all that is there, and the best
+   * actions. */
+  function aboutCell(view, place, actions) {
+    const [kind, mark] = [view.kinds[place], view.marks[place]];
+    const parts = [
+      kind === "jump" ? "" : kind || "empty",
+      mark && `${/^[A-H]/.test(mark) ? "jump" : "reward"} ${mark}`,
+    ];
+    const what = `${placeName(place)}: ${parts.filter(Boolean).join(", ")}`;
+    return { what, best: actions.map((action) => ACTIONS[action]).join(", ") };
   }
 
   function drawPlan(name) {
@@ -268,7 +332,7 @@ const Gridworld = (() => {
     const q = GridworldEngine.actionValues(step.V, shown.model, state.world.gamma);
     const view = worldView(step.V);
     view.arrows = (cell) => arrowsOf(step, q, cell);
-    view.label = (cell) => labelOf(view, cell, GridworldEngine.greedyActions(q, cell));
+    view.about = (cell) => aboutCell(view, cell, GridworldEngine.greedyActions(q, cell));
     boards[name].draw(view);
     const root = find(`.method[data-method="${name}"]`);
     find(".status", root).textContent = statusOf(name, place);
@@ -287,20 +351,41 @@ const Gridworld = (() => {
       : { improvement: "Improve", end: "Improve", sweep: "Sweep" }[next.kind];
   }
 
+  /** The buttons that step both methods at once. */
+  function drawStory() {
+    const atStart = PLANNERS.every((name) => placeOf(name) === 0);
+    const atEnd = PLANNERS.every((name) => placeOf(name) === shown.plans[name].length - 1);
+    for (const button of all("[data-all]")) {
+      const forward = ["step", "end"].includes(button.dataset.all);
+      button.setAttribute("aria-disabled", String(forward ? atEnd : atStart));
+    }
+    find('[data-all="step"]').textContent = atStart
+      ? "Start: sweep once"
+      : atEnd
+        ? "Done"
+        : "Next step";
+  }
+
   /** The class of each arrow of a cell: solid for the policy's action, even for those of the random
    * policy, faint for actions that are best for the values but not the policy's. */
   function arrowsOf(step, q, cell) {
     const best = GridworldEngine.greedyActions(q, cell);
-    if (!step.policy) return Object.fromEntries(best.map((action) => [action, "solid"]));
-    const arrows = Object.fromEntries(best.map((action) => [action, "faint"]));
+    if (!step.policy) return bestArrows(best);
     const action = step.policy[cell];
-    if (action === GridworldEngine.RANDOM) return { 0: "even", 1: "even", 2: "even", 3: "even" };
+    if (action === GridworldEngine.RANDOM) return bestArrows([0, 1, 2, 3]);
+    const arrows = Object.fromEntries(best.map((other) => [other, "faint"]));
     return { ...arrows, [action]: "solid" };
   }
 
+  /** The arrows of the best actions: even where all four are equally good. */
+  function bestArrows(best) {
+    const name = best.length < ACTIONS.length ? "solid" : "even";
+    return Object.fromEntries(best.map((action) => [action, name]));
+  }
+
   const counted = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
-  const short = (x) =>
-    x === 0 ? "0" : x >= 0.001 ? x.toPrecision(3) : x.toExponential(1).replace("e-", "e−");
+  /** A size that is shown as 0.00 only where it is 0. */
+  const size = (x) => (x > 0 && x < 0.01 ? "less than 0.01" : decimal(x));
 
   /** What a step of a plan has done, in a sentence or two. */
   function statusOf(name, place) {
@@ -308,18 +393,26 @@ const Gridworld = (() => {
     const step = steps[place];
     if (name === "value") {
       if (step.kind === "start") return "Start: all values are 0.";
-      const end = place === steps.length - 1 ? "All values are optimal. " : "";
-      const bound = step.residual / (1 - state.world.gamma);
-      return (
-        `${end}Sweep ${step.sweep} of ${steps.length - 1}. Bellman residual ${short(step.residual)}: ` +
-        `no value is further than ${short(bound)} from V*.`
-      );
+      const count = `Sweep ${step.sweep} of ${steps.length - 1}.`;
+      const { gamma, stepCost } = state.world;
+      if (place === steps.length - 1) {
+        const hurry = gamma === 1 && stepCost === 0 ? " Long ways are as good as short ones." : "";
+        return `${count} All values are optimal.${hurry}`;
+      }
+      const text = `${count} Bellman residual ${size(step.residual)}`;
+      if (gamma === 1) return `${text}.`;
+      const bound = step.residual / (1 - gamma);
+      return `${text}: no value is further than ${size(bound)} from V*.`;
     }
     const policy = step.iteration === 1 ? "the random policy" : `policy ${step.iteration}`;
     if (step.kind === "start") return "Start: all values are 0, and the policy is random.";
     if (step.kind === "sweep") {
-      const done = step.change <= step.enough ? ` ${capital(policy)} is evaluated.` : "";
-      return `Sweep ${step.sweep}, evaluating ${policy}: largest change ${short(step.change)}.${done}`;
+      const isDone = step.solved || step.change <= step.enough;
+      const done = isDone ? ` ${capital(policy)} is evaluated.` : "";
+      const how = step.solved
+        ? "The rest of the sweeps is solved as linear equations"
+        : `Sweep ${step.sweep}`;
+      return `${how}, evaluating ${policy}: largest change ${size(step.change)}.${done}`;
     }
     if (step.kind === "end") {
       return (
@@ -340,7 +433,7 @@ const Gridworld = (() => {
   function drawSums() {
     const place = selectedPlace();
     find("#cell-title").textContent = `One cell: ${placeName(place)}`;
-    for (const name of Object.keys(PLANNERS)) {
+    for (const name of PLANNERS) {
       const step = shown.plans[name][placeOf(name)];
       find(`.cell-sum[data-method="${name}"]`).replaceChildren(...sumOf(name, step, place));
     }
@@ -368,8 +461,8 @@ const Gridworld = (() => {
     q.forEach((value, action) => {
       const reward = model.r[4 * place + action];
       const next = state.world.gamma ? (value - reward) / state.world.gamma : 0;
-      const product = `${state.world.gamma} × ${inFive(next)}`;
-      const texts = [ACTIONS[action], inFive(reward), product, inFive(value)];
+      const product = `${decimal(state.world.gamma)} × ${decimal(next)}`;
+      const texts = [ACTIONS[action], decimal(reward), product, decimal(value)];
       const cells = texts.map((text) => element("td", {}, text));
       table.append(element("tr", { class: best.includes(action) ? "best" : "" }, ...cells));
     });
@@ -378,12 +471,12 @@ const Gridworld = (() => {
 
   function backupOf(name, step, place, q) {
     const top = Math.max(...q);
-    if (name === "value") return `next sweep: V = max of the Q = ${inFive(top)}`;
+    if (name === "value") return `next sweep: V = max of the Q = ${decimal(top)}`;
     const action = step.policy[place];
     if (action === GridworldEngine.RANDOM) {
-      return `next sweep: V = ¼ of the sum of the Q = ${inFive((q[0] + q[1] + q[2] + q[3]) / 4)}`;
+      return `next sweep: V = ¼ of the sum of the Q = ${decimal((q[0] + q[1] + q[2] + q[3]) / 4)}`;
     }
-    return `next sweep: V = Q of the policy's action, ${ACTIONS[action]} = ${inFive(q[action])}`;
+    return `next sweep: V = Q of the policy's action, ${ACTIONS[action]} = ${decimal(q[action])}`;
   }
 
   // ---- Learners ----------------------------------------------------------------------------
@@ -402,8 +495,8 @@ const Gridworld = (() => {
     const learner = shown.learners[name];
     const view = worldView(GridworldEngine.best(learner.q));
     const best = (cell) => GridworldEngine.greedyActions(learner.q, cell);
-    view.arrows = (cell) => Object.fromEntries(best(cell).map((action) => [action, "solid"]));
-    view.label = (cell) => labelOf(view, cell, best(cell));
+    view.arrows = (cell) => bestArrows(best(cell));
+    view.about = (cell) => aboutCell(view, cell, best(cell));
     view.walker = learner.state;
     view.path = learner.path.length > 1 ? learner.path : learner.lastPath || [];
     boards[name].draw(view);
@@ -413,10 +506,12 @@ const Gridworld = (() => {
     const optimal = shown.plans.value.at(-1).V[shown.model.start];
     find(".status", root).textContent =
       `${counted(learner.returns.length, "episode")}, ${counted(learner.steps, "step")}. ` +
-      `Value of the start ${inFive(view.values[shown.model.start])} (V* ${inFive(optimal)}). ` +
-      (mean === null ? "" : `Mean return of the last ${recent.length}: ${inFive(mean)}.`);
+      `Value of the start ${decimal(view.values[shown.model.start])} (V* ${decimal(optimal)}). ` +
+      (mean === null ? "" : `Mean return of the last ${recent.length}: ${decimal(mean)}.`);
     find(".now", root).textContent = lastUpdate(learner);
   }
+
+  const bracketed = (x) => (x < 0 ? `(${decimal(x)})` : decimal(x));
 
   /** The latest update with its numbers. */
   function lastUpdate(learner) {
@@ -424,12 +519,11 @@ const Gridworld = (() => {
     if (!x) return "No step yet.";
     const { alpha } = state.learning;
     const gamma = state.world.gamma;
-    const next = x.terminated
-      ? "0"
-      : `${gamma} × ${inFive(gamma ? (x.target - x.reward) / gamma : 0)}`;
+    const next = x.terminated ? 0 : gamma && (x.target - x.reward) / gamma;
     return (
-      `${ACTIONS[x.action]} from ${placeName(x.state)}: ${inFive(x.after)} = ` +
-      `${inFive(x.before)} + ${alpha} × [ ${inFive(x.reward)} + ${next} − ${inFive(x.before)} ]`
+      `${ACTIONS[x.action]} from ${placeName(x.state)}: ${decimal(x.after)} = ` +
+      `${decimal(x.before)} + ${decimal(alpha)} × [ ${decimal(x.reward)} + ` +
+      `${decimal(gamma)} × ${decimal(next)} − ${bracketed(x.before)} ]`
     );
   }
 
@@ -454,11 +548,24 @@ const Gridworld = (() => {
     }
     for (const button of all("[data-do]")) {
       const name = button.closest(".method").dataset.method;
-      button.addEventListener("click", () => goTo(name, MOVES[button.dataset.do](name)));
+      button.addEventListener("click", () => {
+        goTo(name, MOVES[button.dataset.do](name));
+        draw();
+      });
     }
+    for (const button of all("[data-all]")) {
+      button.addEventListener("click", () => {
+        for (const name of PLANNERS) goTo(name, MOVES[button.dataset.all](name));
+        draw();
+      });
+    }
+    for (const input of all('[name="brush"]')) input.addEventListener("change", drawSettings);
     for (const scrubber of all(".scrubber")) {
       const name = scrubber.closest(".method").dataset.method;
-      scrubber.addEventListener("input", () => goTo(name, Number(scrubber.value)));
+      scrubber.addEventListener("input", () => {
+        goTo(name, Number(scrubber.value));
+        draw();
+      });
     }
     for (const button of all("[data-learn]")) {
       button.addEventListener("click", () => learnMore(button.dataset.learn));
@@ -474,9 +581,13 @@ const Gridworld = (() => {
     for (const form of all("form"))
       form.addEventListener("submit", (event) => event.preventDefault());
     find("#example").addEventListener("change", (event) => {
-      const example = EXAMPLES[event.target.value];
-      if (example) state.world = structuredClone({ ...first, ...example });
-      changed();
+      const example = WORLDS[event.target.value];
+      if (!example) return;
+      state.at = beginning(first).at;
+      edit(() => (state.world = structuredClone({ ...first, ...example })));
+    });
+    find("#restart").addEventListener("change", (event) => {
+      edit((world) => (world.restart = event.target.value === "yes"));
     });
     find("#large").addEventListener("click", () => {
       state.large = !state.large;
@@ -503,14 +614,18 @@ const Gridworld = (() => {
   /** Begin, with the first world. */
   function open(world) {
     first = world;
-    for (const name of Object.keys(EXAMPLES)) find("#example").append(new Option(name, name));
-    for (const name of [...Object.keys(PLANNERS), ...LEARNERS]) {
+    for (const [label, worlds] of Object.entries(EXAMPLES)) {
+      const options = Object.keys(worlds).map((name) => new Option(name, name));
+      find("#example").append(element("optgroup", { label }, ...options));
+    }
+    for (const name of [...PLANNERS, ...LEARNERS]) {
       const element = find(`.method[data-method="${name}"] .grid`);
       boards[name] = new GridworldBoard.Board(element, {
-        move: moveThing,
-        wall: setWall,
+        move,
+        paint,
         select,
         say,
+        sweeps: () => SWEEPING.includes(brush()),
       });
     }
     find(".app").hidden = false;

@@ -1,13 +1,14 @@
-/* A grid on the page: it draws values, arrows and things, and reports what is dragged.
+/* A grid on the page: it draws values, arrows and things, and reports what is moved and painted.
  *
- * It knows nothing of planning. A view to draw is {values [X], arrows(state) -> {action: class},
- * scale, ends [X], walls (a Set of states), things ({start, goal, trap}: states), label(state),
- * walker, path}.
+ * It knows nothing of planning. A view to draw is {columns, values [X], arrows(state) -> {action:
+ * class}, scale, ends [X], kinds [X], marks [X], about(state), walker, path}: kinds are those of
+ * GridworldState.kindOf; marks, a few letters for a corner of the cell; about, {what, best} in words.
  */
 "use strict";
 
 const GridworldBoard = (() => {
   const SIGNS = { start: "S", goal: "G", trap: "T" };
+  const MOVABLE = ["start", "goal", "trap", "wall"];
   const POINTS = [
     // of the arrows, in a cell from -10 to 10
     "-9.7,0 -7.6,-2 -7.6,2",
@@ -17,39 +18,31 @@ const GridworldBoard = (() => {
   ];
   const KEYS = { ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowRight: [0, 1], ArrowUp: [-1, 0] };
   const SVG = "http://www.w3.org/2000/svg";
+  // Of a cell, the size of numbers between the arrows; of longer ones, above the arrows, at most.
+  const LETTER = 0.22;
+  const LONG = 5; // characters that fit between the arrows
+  const GLYPH = 0.64; // the width of a digit, in its size
 
-  const NARROW = 46; // pixels of a cell that has room for four characters only
-
-  /** A number in at most so many characters, as far as that is possible: 0.590, -0.59, 1e-4.
-   *
-   * With room for four the zero before the point goes: .590, -.59.
-   */
-  function inRoom(x, room) {
-    if (x === 0) return "0";
-    const size = Math.abs(x);
-    const sign = x < 0 ? "−" : "";
-    const zero = room < 5 && size < 1 ? 0 : 1; // whether it stands before the point
-    const whole = Math.max(String(Math.floor(size)).length, 1) - 1 + zero;
-    const decimals = Math.max(0, room - sign.length - whole - 1);
-    const hasExponent = sign.length + "1e-4".length <= room;
-    if (hasExponent && size < 0.5 * 10 ** -decimals) {
-      return sign + size.toExponential(0).replace("e-", "e−");
-    }
-    const text = size.toFixed(decimals);
-    return sign + (zero ? text : text.replace(/^0/, ""));
+  /** A number as it stands everywhere on the page: with two decimals. */
+  function decimal(x) {
+    const text = Math.abs(x).toFixed(2);
+    return x < 0 && Number(text) ? `−${text}` : text;
   }
 
-  const inFive = (x) => inRoom(x, 5);
-
   class Board {
-    /** element: the empty grid; on: {move(thing, state), wall(state, built), select(state), say(text)}. */
+    /** element: the empty grid.
+     *
+     * on: {move(kind, from, to), paint(states, toggles), select(state), say(text), sweeps()}: paint
+     * uses the brush on cells, or takes away what it would paint, with toggles; sweeps() is whether
+     * the brush also acts on things that could be moved.
+     */
     constructor(element, on) {
       this.element = element;
       this.on = on;
-      this.size = 0;
+      this.shape = "";
       this.focused = 0;
-      this.carried = null; // what the keyboard has picked up: {thing, from}
-      this.drag = null; // what the pointer holds: {thing or wall or paint, from, moved}
+      this.carried = null; // what the keyboard has picked up: {kind, from, at}
+      this.drag = null; // what the pointer holds: {kind or "paint", at, moved, paints}
       element.addEventListener("pointerdown", (event) => this.press(event));
       element.addEventListener("pointermove", (event) => this.move(event));
       element.addEventListener("pointerup", (event) => this.release(event));
@@ -62,59 +55,69 @@ const GridworldBoard = (() => {
 
     // ---- Drawing ---------------------------------------------------------------------------
 
-    /** Make the cells of a size anew. */
-    build(size) {
-      this.size = size;
-      this.focused = Math.min(this.focused, size * size - 1);
-      this.element.style.setProperty("--size", size);
-      this.cells = Array.from({ length: size * size }, (_, state) => makeCell(state));
-      const rows = Array.from({ length: size }, (_, row) => {
+    /** Make the cells of a shape anew. */
+    build(rows, columns) {
+      Object.assign(this, { rows, columns, shape: `${rows}x${columns}`, carried: null });
+      this.focused = Math.min(this.focused, rows * columns - 1);
+      this.element.style.setProperty("--rows", rows);
+      this.element.style.setProperty("--columns", columns);
+      this.cells = Array.from({ length: rows * columns }, (_, state) => makeCell(state));
+      const lines = Array.from({ length: rows }, (_, row) => {
         const element = document.createElement("div");
         element.setAttribute("role", "row");
-        element.append(...this.cells.slice(row * size, (row + 1) * size));
+        element.append(...this.cells.slice(row * columns, (row + 1) * columns));
         return element;
       });
       this.path = document.createElementNS(SVG, "svg");
       this.path.setAttribute("class", "path");
       this.path.setAttribute("aria-hidden", "true");
-      this.path.setAttribute("viewBox", `0 0 ${size} ${size}`);
-      this.element.replaceChildren(...rows, this.path);
+      this.path.setAttribute("viewBox", `0 0 ${columns} ${rows}`);
+      this.element.replaceChildren(...lines, this.path);
       this.cells[this.focused].tabIndex = 0;
     }
 
     draw(view) {
-      const size = Math.sqrt(view.values.length);
-      if (size !== this.size) this.build(size);
+      const rows = view.values.length / view.columns;
+      if (`${rows}x${view.columns}` !== this.shape) this.build(rows, view.columns);
       this.view = view;
-      this.room = this.element.clientWidth / size < NARROW ? 4 : 5;
-      this.element.dataset.room = this.room;
-      const thingAt = new Map(Object.entries(view.things).map(([thing, state]) => [state, thing]));
-      this.cells.forEach((cell, state) => this.drawCell(cell, state, thingAt.get(state)));
+      let longest = 4;
+      this.cells.forEach((cell, state) => {
+        longest = Math.max(longest, this.drawCell(cell, state).length);
+      });
+      const letter = longest > LONG ? Math.min(LETTER, 0.94 / (GLYPH * longest)) : LETTER;
+      this.element.style.setProperty("--letter", letter);
+      this.element.toggleAttribute("data-tight", longest > LONG);
       this.drawPath(view.path || [], view.walker);
     }
 
-    drawCell(cell, state, thing) {
+    /** Returns the number that the cell shows, "" for none. */
+    drawCell(cell, state) {
       const { view } = this;
-      const isWall = view.walls.has(state);
+      const kind = view.kinds[state];
       const isEnd = view.ends[state] === 1;
       const value = view.values[state];
-      const kind = isWall ? "wall" : thing || "";
+      const number = isEnd ? "" : decimal(value);
       if (cell.dataset.kind !== kind) cell.dataset.kind = kind;
       cell.style.setProperty("--share", isEnd ? 0 : Math.min(1, Math.abs(value) / view.scale));
       cell.dataset.sign = value < 0 ? "minus" : "plus";
-      cell.thing.textContent = SIGNS[kind] || "";
-      cell.number.textContent = isEnd ? "" : inRoom(value, this.room);
+      const { what, best } = view.about(state);
+      write(cell.place, isEnd ? what : `${what}, value `);
+      write(cell.number, number);
+      write(cell.best, isEnd ? "" : `, best: ${best}`);
+      write(cell.thing, SIGNS[kind] || "");
+      write(cell.mark, view.marks[state]);
       const arrows = isEnd ? {} : view.arrows(state);
       cell.arrows.forEach((arrow, action) => {
         const name = arrows[action] || "none";
         if (arrow.getAttribute("class") !== name) arrow.setAttribute("class", name);
       });
-      cell.setAttribute("aria-label", view.label(state));
+      return number;
     }
 
     /** The way of an episode, and where the walker is. */
     drawPath(states, walker) {
-      const center = (state) => [(state % this.size) + 0.5, Math.floor(state / this.size) + 0.5];
+      const { columns } = this;
+      const center = (state) => [(state % columns) + 0.5, Math.floor(state / columns) + 0.5];
       const line = document.createElementNS(SVG, "polyline");
       line.setAttribute("points", states.map((state) => center(state).join(",")).join(" "));
       const parts = [line];
@@ -138,28 +141,21 @@ const GridworldBoard = (() => {
     /** The state under a pointer, or undefined outside. */
     stateAt(event) {
       const box = this.element.getBoundingClientRect();
-      const column = Math.floor(((event.clientX - box.left) / box.width) * this.size);
-      const row = Math.floor(((event.clientY - box.top) / box.height) * this.size);
-      const inside = row >= 0 && row < this.size && column >= 0 && column < this.size;
-      return inside ? row * this.size + column : undefined;
-    }
-
-    thingOf(state) {
-      return Object.keys(SIGNS).find((thing) => this.view.things[thing] === state);
-    }
-
-    isFree(state) {
-      return !this.thingOf(state) && !this.view.walls.has(state);
+      const column = Math.floor(((event.clientX - box.left) / box.width) * this.columns);
+      const row = Math.floor(((event.clientY - box.top) / box.height) * this.rows);
+      const inside = row >= 0 && row < this.rows && column >= 0 && column < this.columns;
+      return inside ? row * this.columns + column : undefined;
     }
 
     press(event) {
       if (event.button !== 0) return;
       const state = this.stateAt(event);
       if (state === undefined) return;
-      const kind = this.thingOf(state) || (this.view.walls.has(state) ? "wall" : "empty");
-      // A finger on an empty cell may be about to scroll: it builds a wall only when it taps.
+      const isMoved = !this.on.sweeps() && MOVABLE.includes(this.view.kinds[state]);
+      const kind = isMoved ? this.view.kinds[state] : "paint";
+      // A finger on an empty cell may be about to scroll: it paints only when it taps.
       this.drag = { kind, at: state, moved: false, paints: event.pointerType === "mouse" };
-      if (kind !== "empty" || this.drag.paints) this.element.setPointerCapture(event.pointerId);
+      if (isMoved || this.drag.paints) this.element.setPointerCapture(event.pointerId);
     }
 
     move(event) {
@@ -169,27 +165,22 @@ const GridworldBoard = (() => {
         this.on.select(state);
         return;
       }
-      if (state === this.drag.at) return;
-      this.element.dataset.dragging = this.drag.kind;
-      if (this.drag.kind === "empty") this.paint(state);
-      else if (this.isFree(state)) this.carryTo(state);
-    }
-
-    carryTo(state) {
-      const { kind, at } = this.drag;
-      if (kind === "wall") {
-        this.on.wall(at, false);
-        this.on.wall(state, true);
+      const { kind, at, moved, paints } = this.drag;
+      if (state === at) return;
+      this.element.dataset.dragging = kind;
+      if (kind === "paint") {
+        if (!paints) return;
+        const sweeps = this.on.sweeps();
+        const cells = moved ? [state] : [at, state];
+        this.on.paint(
+          cells.filter((cell) => sweeps || !this.view.kinds[cell]),
+          false,
+        );
+      } else if (this.view.kinds[state]) {
+        return; // taken
       } else {
-        this.on.move(kind, state);
+        this.on.move(kind, at, state);
       }
-      Object.assign(this.drag, { at: state, moved: true });
-    }
-
-    paint(state) {
-      if (!this.drag.paints) return;
-      if (!this.drag.moved) this.on.wall(this.drag.at, true);
-      if (this.isFree(state)) this.on.wall(state, true);
       Object.assign(this.drag, { at: state, moved: true });
     }
 
@@ -198,8 +189,7 @@ const GridworldBoard = (() => {
       this.letGo();
       if (!drag || drag.moved) return;
       this.focus(drag.at);
-      if (drag.kind === "empty") this.on.wall(drag.at, true);
-      if (drag.kind === "wall") this.on.wall(drag.at, false);
+      this.on.paint([drag.at], true);
     }
 
     letGo() {
@@ -227,40 +217,52 @@ const GridworldBoard = (() => {
     }
 
     go([down, right]) {
-      const row = Math.floor(this.focused / this.size) + down;
-      const column = (this.focused % this.size) + right;
-      if (Math.min(row, column) < 0 || Math.max(row, column) >= this.size) return;
-      const state = row * this.size + column;
+      const row = Math.floor(this.focused / this.columns) + down;
+      const column = (this.focused % this.columns) + right;
+      if (row < 0 || row >= this.rows || column < 0 || column >= this.columns) return;
+      const state = row * this.columns + column;
       if (this.carried) {
-        if (!this.isFree(state)) return;
-        this.on.move(this.carried.thing, state);
+        if (this.view.kinds[state]) return;
+        this.carry(state);
       }
       this.focus(state);
     }
 
+    /** Move what the keyboard carries. */
+    carry(state) {
+      this.on.move(this.carried.kind, this.carried.at, state);
+      this.carried.at = state;
+    }
+
+    /** Enter: put down what is carried, pick up a start, goal or trap, or paint. */
     use() {
       const state = this.focused;
-      const thing = this.thingOf(state);
+      const kind = this.view.kinds[state];
       if (this.carried) {
-        this.on.say(`${this.carried.thing} put down`);
+        this.on.say(`${this.carried.kind} put down`);
         this.carried = null;
-      } else if (thing) {
-        this.carried = { thing, from: state };
-        this.on.say(`${thing} picked up: arrow keys move it, Enter puts it down`);
+      } else if (SIGNS[kind] && !this.on.sweeps()) {
+        this.carried = { kind, from: state, at: state };
+        this.on.say(`${kind} picked up: arrow keys move it, Enter puts it down`);
       } else {
-        this.on.wall(state, !this.view.walls.has(state));
+        this.on.paint([state], true);
       }
       this.element.dataset.carrying = this.carried ? "yes" : "no";
     }
 
     putBack() {
-      const { thing, from } = this.carried;
+      const { kind, from } = this.carried;
+      this.carry(from);
       this.carried = null;
       this.element.dataset.carrying = "no";
-      this.on.move(thing, from);
       this.focus(from);
-      this.on.say(`${thing} put back`);
+      this.on.say(`${kind} put back`);
     }
+  }
+
+  /** Change the text of an element, where it is another one. */
+  function write(element, text) {
+    if (element.textContent !== text) element.textContent = text;
   }
 
   /** A cell with its number, its arrows and what stands on it. */
@@ -270,22 +272,27 @@ const GridworldBoard = (() => {
     cell.className = "cell";
     cell.tabIndex = -1;
     cell.state = state;
-    cell.thing = document.createElement("span");
-    cell.thing.className = "thing";
-    cell.number = document.createElement("span");
-    cell.number.className = "number";
+    for (const name of ["place", "number", "best", "thing", "mark"]) {
+      cell[name] = document.createElement("span");
+      cell[name].className = ["place", "best"].includes(name) ? "unseen" : name;
+    }
+    // Both are in the words of place.
+    for (const name of ["thing", "mark"]) cell[name].setAttribute("aria-hidden", "true");
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("viewBox", "-10 -10 20 20");
     svg.setAttribute("aria-hidden", "true");
-    cell.arrows = POINTS.map((points) => {
+    cell.arrows = POINTS.map((points, action) => {
       const arrow = document.createElementNS(SVG, "polygon");
       arrow.setAttribute("points", points);
+      const holder = document.createElementNS(SVG, "g");
+      if (action % 2 === 0) holder.setAttribute("class", "side");
+      holder.append(arrow);
+      svg.append(holder);
       return arrow;
     });
-    svg.append(...cell.arrows);
-    cell.append(svg, cell.number, cell.thing);
+    cell.append(svg, cell.place, cell.number, cell.best, cell.thing, cell.mark);
     return cell;
   }
 
-  return { Board, inFive };
+  return { Board, decimal };
 })();

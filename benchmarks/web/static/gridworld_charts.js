@@ -13,8 +13,10 @@ const GridworldCharts = (() => {
     return [...new Set(places)].map((k) => rows[k]);
   }
 
+  /** Two decimals as everywhere; what these do not show, as a power of ten. */
   const tick = (y) =>
-    y >= 0.001 ? String(Number(y.toPrecision(2))) : y.toExponential(0).replace("e-", "e−");
+    y >= 0.01 ? GridworldBoard.decimal(y) : `10${superscript(Math.round(Math.log10(y)))}`;
+  const superscript = (n) => `⁻${[...String(-n)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
 
   /** Round numbers between two: powers of ten, or where these are few, 1, 2 and 5 times them. */
   function logTicks(low, high) {
@@ -30,20 +32,28 @@ const GridworldCharts = (() => {
    * The axis is logarithmic; 0 has a line of its own, the lowest.
    */
   function drawResiduals(figure, plans) {
-    const made = plans.map(({ steps }) => thinned(steps.filter((step) => step.kind === "sweep")));
+    const made = plans.map(({ steps }) =>
+      thinned(steps.filter((step) => ["start", "sweep"].includes(step.kind))),
+    );
     const residuals = made.flat().map((step) => step.residual);
     const lowest = Math.min(1, ...residuals.filter((x) => x > 0));
     const highest = Math.max(lowest, ...residuals);
     const floor = lowest / 3;
     const y = (step) => step.residual || floor;
     const lines = made.flatMap((rows, k) => [
-      Plot.line(rows, { x: "sweep", y, stroke: colour(k), strokeWidth: 1.75 }),
+      Plot.line(rows, {
+        x: "sweep",
+        y,
+        stroke: colour(k),
+        strokeDasharray: DASHES[k],
+        strokeWidth: 1.75,
+      }),
       Plot.text(rows.slice(-1), {
         x: "sweep",
         y,
         text: () => plans[k].name,
         fill: colour(k),
-        dx: 6,
+        dx: k ? 6 : -8,
         dy: k ? 12 : -12,
         textAnchor: k ? "start" : "end",
       }),
@@ -70,7 +80,7 @@ const GridworldCharts = (() => {
           Plot.text([floor], {
             y: (x) => x,
             frameAnchor: "left",
-            text: ["0"],
+            text: [GridworldBoard.decimal(0)],
             textAnchor: "end",
             dx: -9,
           }),
@@ -115,12 +125,17 @@ const GridworldCharts = (() => {
 
   /** The mean return of some learners: [{name, returns}], over so many episodes. */
   function drawReturns(figure, learners, episodes) {
-    const marks = learners.flatMap(({ name, returns }, k) => {
-      const rows = thinned(meanReturns(returns));
+    const lines = learners.map(({ returns }) => thinned(meanReturns(returns)));
+    const lastOf = (rows) => rows.at(-1)?.mean ?? 0;
+    const highest = Math.max(...lines.map(lastOf));
+    const above = lines.findIndex((rows) => lastOf(rows) === highest);
+    const marks = learners.flatMap(({ name }, k) => {
+      const rows = lines[k];
       const line = Plot.line(rows, {
         x: "episode",
         y: "mean",
         stroke: colour(k),
+        strokeDasharray: DASHES[k],
         strokeWidth: 1.75,
       });
       return [
@@ -131,7 +146,7 @@ const GridworldCharts = (() => {
           text: () => name,
           fill: colour(k),
           textAnchor: "end",
-          dy: k ? 12 : -10,
+          dy: k === above ? -10 : 12,
         }),
       ];
     });
@@ -139,7 +154,7 @@ const GridworldCharts = (() => {
       Plot.plot({
         ...frameOf(figure),
         x: { label: "episodes", domain: [0, Math.max(10, episodes)], nice: true },
-        y: { label: "mean return", grid: true, nice: true },
+        y: { label: "mean return", grid: true, nice: true, tickFormat: GridworldBoard.decimal },
         marks,
       }),
     );

@@ -4,7 +4,7 @@
  * algos/policy_iteration.py, algos/value_iteration.py, algos/q_learning.py and algos/sarsa.py;
  * tests/benchmarks/web/test_gridworld.py compares them sweep by sweep.
  *
- * Shapes: X = size * size states, numbered row by row; A = 4 actions. Arrays of pairs are flat:
+ * Shapes: X = rows * columns states, numbered row by row; A = 4 actions. Arrays of pairs are flat:
  * entry (state, action) of q [X, A] is q[state * 4 + action].
  */
 "use strict";
@@ -23,41 +23,72 @@ const GridworldEngine = (() => {
   const TOLERANCE = 1e-10; // PlanningConfig.tolerance
   const ROUNDING = 16 * Number.EPSILON;
   const TIED = 1e-12;
+  const MOST_SWEEPS = { policy: 1000, value: 5000 }; // at gamma 1, of an evaluation and of a plan
   const TIME_LIMIT = 1000; // steps of an episode; planning knows no limit
 
   // ---- The world ---------------------------------------------------------------------------
 
-  const indexOf = (cell, size) => cell[0] * size + cell[1];
-  const cellOf = (state, size) => [Math.floor(state / size), state % size];
+  const indexOf = ([row, column], { columns }) => row * columns + column;
+  const cellOf = (state, { columns }) => [Math.floor(state / columns), state % columns];
 
   /** The cell that one step in a direction leads to; the border and walls stop it. */
-  function neighbour(state, direction, size, isWall) {
-    const [row, column] = cellOf(state, size);
+  function neighbour(state, direction, world, isWall) {
+    const [row, column] = cellOf(state, world);
     const to = [row + MOVES[direction][0], column + MOVES[direction][1]];
-    const inside = to.every((x) => x >= 0 && x < size);
-    const target = inside ? indexOf(to, size) : state;
+    const inside = to[0] >= 0 && to[0] < world.rows && to[1] >= 0 && to[1] < world.columns;
+    const target = inside ? indexOf(to, world) : state;
     return isWall[target] ? state : target;
+  }
+
+  /** What each cell pays for being entered, [X]; the cost of the step is not subtracted. */
+  function entryRewards(world) {
+    const pays = new Float64Array(world.rows * world.columns);
+    for (const cell of world.goals) pays[indexOf(cell, world)] = world.goalReward;
+    for (const cell of world.traps) pays[indexOf(cell, world)] = world.trapReward;
+    for (const [row, column, reward] of world.rewards) {
+      pays[indexOf([row, column], world)] = reward;
+    }
+    return pays;
   }
 
   /** Rewards, successors and ends of a world.
    *
-   * world: {size, start, goal, trap, walls, slip, stepCost, goalReward, trapReward}, cells as
-   * [row, column]. With probability slip a step goes to the left or to the right of the intended
-   * direction, half of it each (FrozenLake: 2/3). Every step costs stepCost.
+   * world: {rows, columns, start, goals, traps, walls, rewards, jumps, slip, stepCost, bumpCost,
+   * goalReward, trapReward, restart}, cells as [row, column].
    *
-   * Returns {size, X, start, goal, trap, isWall [X], ends [X], successors [X, A, 3],
-   * probabilities [3], rewards [X, A, 3], r [X, A]}.
+   * - With probability slip a step goes to the left or to the right of the intended direction, half
+   *   of it each (FrozenLake: 2/3).
+   * - Every step costs stepCost, and bumpCost more where the border or a wall stops it.
+   * - Entering a goal or a trap pays its reward and ends the episode. With restart, a trap leads
+   *   back to the start instead (CliffWalking). rewards: [row, column, reward], what another cell
+   *   pays, or this goal or trap.
+   * - jumps: [row, column, row', column', reward]: from the first cell every action leads to the
+   *   second one and pays the jump's reward, whatever the second cell pays.
+   *
+   * Returns {rows, columns, X, start, isWall [X], ends [X], successors [X, A, 3],
+   * probabilities [3], rewards [X, A, 3], r [X, A]}. Walls, and traps that lead back, are states that
+   * no step leads to; they count as ended.
    */
   function makeModel(world) {
-    const { size } = world;
-    const X = size * size;
-    const [start, goal, trap] = [world.start, world.goal, world.trap].map((c) => indexOf(c, size));
+    const { rows, columns } = world;
+    const X = rows * columns;
+    const start = indexOf(world.start, world);
     const isWall = new Uint8Array(X);
-    for (const wall of world.walls) isWall[indexOf(wall, size)] = 1;
-    const ends = Uint8Array.from(isWall);
-    ends[goal] = ends[trap] = 1;
-    const pays = (state) =>
-      (state === goal ? world.goalReward : state === trap ? world.trapReward : 0) - world.stepCost;
+    for (const wall of world.walls) isWall[indexOf(wall, world)] = 1;
+    const isTrap = new Uint8Array(X);
+    for (const trap of world.traps) isTrap[indexOf(trap, world)] = 1;
+    const ends = isWall.map((wall, state) => wall | isTrap[state]);
+    for (const goal of world.goals) ends[indexOf(goal, world)] = 1;
+    const pays = entryRewards(world);
+    const jumps = new Map(world.jumps.map((jump) => [indexOf(jump, world), jump]));
+    const stepFrom = (state, direction) => {
+      if (ends[state]) return { next: state, reward: 0 };
+      const jump = jumps.get(state);
+      if (jump) return { next: indexOf(jump.slice(2), world), reward: jump[4] - world.stepCost };
+      const next = neighbour(state, direction, world, isWall);
+      const reward = (next === state ? -world.bumpCost : pays[next]) - world.stepCost;
+      return { next: isTrap[next] && world.restart ? start : next, reward };
+    };
     const probabilities = [1 - world.slip, world.slip / 2, world.slip / 2];
     const successors = new Int32Array(X * A * OUTCOMES);
     const rewards = new Float64Array(X * A * OUTCOMES);
@@ -67,15 +98,14 @@ const GridworldEngine = (() => {
         const directions = [action, (action + 3) % A, (action + 1) % A];
         directions.forEach((direction, k) => {
           const pair = state * A + action;
-          const next = ends[state] ? state : neighbour(state, direction, size, isWall);
-          const reward = ends[state] ? 0 : pays(next);
+          const { next, reward } = stepFrom(state, direction);
           successors[pair * OUTCOMES + k] = next;
           rewards[pair * OUTCOMES + k] = reward;
           r[pair] += probabilities[k] * reward;
         });
       }
     }
-    return { size, X, start, goal, trap, isWall, ends, successors, probabilities, rewards, r };
+    return { rows, columns, X, start, isWall, ends, successors, probabilities, rewards, r };
   }
 
   // ---- Planning ----------------------------------------------------------------------------
@@ -122,11 +152,14 @@ const GridworldEngine = (() => {
     return largest;
   }
 
-  /** A Bellman residual below which all values are within tolerance * max(1, |V|) of V*. */
+  /** A Bellman residual below which all values are within tolerance * max(1, |V|) of V*.
+   *
+   * At gamma 1, which algos/ does not take, there is no such bound: there it is the tolerance.
+   */
   function goalOfResidual(V, gamma) {
     let largest = 1;
     for (const value of V) largest = Math.max(largest, Math.abs(value));
-    return Math.max(TOLERANCE * (1 - gamma), ROUNDING) * largest;
+    return Math.max(TOLERANCE * (gamma < 1 ? 1 - gamma : 1), ROUNDING) * largest;
   }
 
   /** V after one sweep of the evaluation of a policy [X]: sum_a pi(a|s) Q(s, a). */
@@ -150,19 +183,99 @@ const GridworldEngine = (() => {
     );
   }
 
+  // ---- Without discount ----------------------------------------------------------------------
+
+  /** The first state from which a policy [X] never reaches an end, or -1. */
+  function neverEnding(policy, model) {
+    const { X, ends, successors, probabilities } = model;
+    const reaches = Uint8Array.from(ends);
+    const leadsOn = (state, action) =>
+      probabilities.some(
+        (p, k) => p > 0 && reaches[successors[(state * A + action) * OUTCOMES + k]],
+      );
+    for (let before = -1, count = 0; count !== before;) {
+      before = count;
+      for (let state = 0; state < X; state++) {
+        if (reaches[state]) continue;
+        const actions = policy[state] === RANDOM ? [0, 1, 2, 3] : [policy[state]];
+        if (actions.some((action) => leadsOn(state, action))) {
+          reaches[state] = 1;
+          count += 1;
+        }
+      }
+    }
+    return reaches.indexOf(0);
+  }
+
+  /** V of a policy [X] at gamma 1: r_pi + P_pi V = V, solved by elimination.
+   *
+   * From every state the policy has to reach an end.
+   */
+  function solveEvaluation(policy, model) {
+    const { X, ends, successors, probabilities, r } = model;
+    const rows = Array.from({ length: X }, (_, state) => {
+      const row = new Float64Array(X + 1);
+      row[state] = 1;
+      if (ends[state]) return row;
+      const actions = policy[state] === RANDOM ? [0, 1, 2, 3] : [policy[state]];
+      for (const action of actions) {
+        const pair = state * A + action;
+        row[X] += r[pair] / actions.length;
+        probabilities.forEach((p, k) => {
+          const next = successors[pair * OUTCOMES + k];
+          if (!ends[next]) row[next] -= p / actions.length;
+        });
+      }
+      return row;
+    });
+    for (let i = 0; i < X; i++) {
+      let pivot = i;
+      for (let j = i + 1; j < X; j++)
+        if (Math.abs(rows[j][i]) > Math.abs(rows[pivot][i])) pivot = j;
+      [rows[i], rows[pivot]] = [rows[pivot], rows[i]];
+      for (let j = i + 1; j < X; j++) {
+        const factor = rows[j][i] / rows[i][i];
+        if (factor) for (let k = i; k <= X; k++) rows[j][k] -= factor * rows[i][k];
+      }
+    }
+    const V = new Float64Array(X);
+    for (let i = X - 1; i >= 0; i--) {
+      let sum = rows[i][X];
+      for (let k = i + 1; k < X; k++) sum -= rows[i][k] * V[k];
+      V[i] = sum / rows[i][i];
+    }
+    return V;
+  }
+
+  /** Why a world has no values at gamma 1: a reason, and a state to name or -1. */
+  class NoValues extends Error {
+    constructor(reason, state = -1) {
+      super(reason);
+      Object.assign(this, { reason, state });
+    }
+  }
+
+  // ---- Plans ---------------------------------------------------------------------------------
+
   /* A step of planning is what a reader sees after it:
    *   kind       "start", "sweep", "improvement", or "end"
    *   V          [X], the values
    *   policy     [X], an action or RANDOM (policy iteration only)
    *   iteration  how many policies have been evaluated, this one included (policy iteration only)
    *   sweep      how many sweeps have been made
+   *   solved     whether these values were solved for, instead of a sweep
    *   change     max |V - V before|, of a sweep
    *   enough     the change at which an evaluation ends (policy iteration only)
    *   residual   max |max_a Q - V|, the Bellman residual
    *   changed    the states whose action an improvement has changed
    */
 
-  /** All steps of policy iteration. */
+  /** All steps of policy iteration.
+   *
+   * At gamma 1 an evaluation that has not converged after MOST_SWEEPS is finished by solving for its
+   * values, as --evaluation exact does. Throws NoValues where a policy never reaches an end: the
+   * random one, because there is no way; a later one, because it gains by walking on for ever.
+   */
   function policyIteration(model, gamma) {
     let V = new Float64Array(model.X);
     let policy = new Int8Array(model.X).fill(RANDOM);
@@ -171,19 +284,35 @@ const GridworldEngine = (() => {
     let [sweep, iteration] = [0, 1];
     const steps = [{ kind: "start", V, policy, iteration, sweep, residual }];
     while (true) {
+      const stuck = gamma < 1 ? -1 : neverEnding(policy, model);
+      if (stuck >= 0) throw new NoValues(iteration === 1 ? "no way" : "endless gain", stuck);
       let change;
       let enough;
+      let solved = false;
+      const last = sweep + (gamma < 1 ? Infinity : MOST_SWEEPS.policy);
       do {
         const before = V;
-        V = evaluationSweep(policy, q);
+        solved = sweep === last;
+        V = solved ? solveEvaluation(policy, model) : evaluationSweep(policy, q);
         q = actionValues(V, model, gamma);
         sweep += 1;
         change = largestDifference(V, before);
-        // Half of what the improvement may overlook is left to the errors of the evaluation.
-        enough = goalOfResidual(V, gamma) / 2;
+        // Half of what the improvement may overlook is left to the errors of the evaluation; at
+        // gamma 1, where the errors add up over the steps of an episode, a hundredth of that.
+        enough = goalOfResidual(V, gamma) / (gamma < 1 ? 2 : 200);
         residual = largestDifference(best(q), V);
-        steps.push({ kind: "sweep", V, policy, iteration, sweep, change, enough, residual });
-      } while (change > enough);
+        steps.push({
+          kind: "sweep",
+          V,
+          policy,
+          iteration,
+          sweep,
+          solved,
+          change,
+          enough,
+          residual,
+        });
+      } while (change > enough && !solved);
       const accuracy = goalOfResidual(V, gamma);
       if (residual <= accuracy) {
         steps.push({ kind: "end", V, policy, iteration, sweep, residual, changed: [] });
@@ -200,7 +329,7 @@ const GridworldEngine = (() => {
     }
   }
 
-  /** All steps of value iteration. */
+  /** All steps of value iteration. Throws NoValues where it does not converge at gamma 1. */
   function valueIteration(model, gamma) {
     let V = new Float64Array(model.X);
     const steps = [];
@@ -210,8 +339,23 @@ const GridworldEngine = (() => {
       const change = sweep ? steps[sweep - 1].residual : undefined;
       steps.push({ kind: sweep ? "sweep" : "start", V, sweep, change, residual });
       if (residual <= goalOfResidual(V, gamma)) return steps;
+      if (gamma === 1 && sweep === MOST_SWEEPS.value) throw new NoValues("too slow");
       V = top;
     }
+  }
+
+  /** The steps of both, {policy, value}. Throws NoValues where gamma 1 is not proper.
+   *
+   * With discount both find the same values. Without it, value iteration takes a walk that never
+   * ends for one that is worth 0, and no policy that ends is worth that in some worlds.
+   */
+  function plan(model, gamma) {
+    const policy = policyIteration(model, gamma);
+    const value = valueIteration(model, gamma);
+    const [V, W] = [policy.at(-1).V, value.at(-1).V];
+    const scale = Math.max(1, ...V.map(Math.abs));
+    if (gamma === 1 && largestDifference(V, W) > 1e-6 * scale) throw new NoValues("endless rest");
+    return { policy, value };
   }
 
   // ---- Learning without a model ------------------------------------------------------------
@@ -337,8 +481,11 @@ const GridworldEngine = (() => {
     best,
     greedyActions,
     goalOfResidual,
+    NoValues,
+    entryRewards,
     policyIteration,
     valueIteration,
+    plan,
     makeLearner,
     learn,
   };

@@ -351,11 +351,16 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("gridworld.html#gamma=2", "gamma 2: must be a number from 0 to 0.99"),
-        ("gridworld.html#size=7.5", "size 7.5: must be a whole number from 4 to 10"),
+        ("gridworld.html#gamma=2", "gamma 2: must be a number from 0 to 1"),
+        ("gridworld.html#size=7.5", "rows 7.5: must be a whole number from 2 to 12"),
+        ("gridworld.html#size=4x5x6", "size 4x5x6: must be as 8, or 4x12"),
         ("gridworld.html#goal=9.9", "goal 9.9: is no cell of a grid of 8 by 8"),
         ("gridworld.html#goal=4.4", "trap 4.4: goal is there already"),
         ("gridworld.html#walls=<b>x</b>", "walls <b>x</b>: is no cell"),
+        ("gridworld.html#rewards=1.1:1e3", "reward 1e3: must be a number from -100 to 100"),
+        ("gridworld.html#rewards=1.1", "rewards 1.1: must have 2 parts"),
+        ("gridworld.html#jumps=1.1:4.4:1", "jumps 1.1:4.4: leads nowhere"),
+        ("gridworld.html#gamma=1&goal=", "so γ is 0.99: a walk that never ends costs nothing"),
         ("gridworld.html#policy=-1", "policy -1: must be a step as 3, or end"),
         ("grpo.html#method=ppo2", "method ppo2: must be ppo, grpo, dr_grpo, dapo"),
         ("grpo.html#group=<i>", "group <i>: must be mixed"),
@@ -393,7 +398,7 @@ def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None
     [
         (CARTPOLE, "#curves", "The curves require JavaScript"),
         (CARTPOLE, "table", r"490\.0 \[489\.\d, 490\.\d\]"),
-        ("gridworld.html", ".optimum tr", r"0\.254"),
+        ("gridworld.html", ".optimum tr", r"0\.25"),
         ("gridworld.html", "body", r"10 policies and\s390 sweeps"),
     ],
 )
