@@ -1,7 +1,7 @@
 """GRPO step by step: one group of completions, its advantages and what each token is pushed by.
 
 static/grpo_engine.js computes what llm_track/grpo.py, dr_grpo.py, dapo.py and rlhf_ppo.py compute,
-from the groups in grpo_group.json (benchmarks/grpo_group.py).
+from the groups in grpo_group.json (benchmarks/grpo_group.py), and what groups give on average.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from manyseeds.benchmarks.store.stored import find_file, left_out, read
-from manyseeds.benchmarks.web.page import Page
+from manyseeds.benchmarks.web.page import CHARTS, Page
 from manyseeds.cli import from_preset
 from manyseeds.errors import UsageError, printable
 from manyseeds.llm_track import dapo, dr_grpo, grpo, rlhf_ppo
@@ -21,10 +21,11 @@ from manyseeds.untrusted import NAME, ORIGIN
 FILE = "grpo_group.json"
 TASK = "addition"  # whose presets the methods begin with
 SCRIPTS = (
-    "static/site.js",
+    *CHARTS,
     "static/interactive.js",
     "static/grpo_engine.js",
     "static/grpo_formulas.js",
+    "static/grpo_exact.js",
     "static/grpo.js",
 )
 NUMBERS = ("old", "current", "reference", "values")  # of each token
@@ -178,6 +179,7 @@ def page_of(stored: dict[str, Any]) -> Page:
         "data": {"groups": stored["groups"], "methods": settings},
         "stored": stored,
         "first": first,
+        "largest": MOST,
         "without_scripts": advantages_of(first, settings["grpo"]),
     }
     return Page("grpo.html", "GRPO", "grpo.html.j2", context, SCRIPTS)

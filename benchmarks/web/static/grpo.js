@@ -1,7 +1,7 @@
 /* The GRPO page: its state, its address, and what is drawn from them.
  *
- * What is shown is a function of the state: the group, the settings, and the rewards and marks that
- * the reader has edited.
+ * What is shown is a function of the state: the group and its size, the settings, and the rewards and
+ * marks that the reader has edited. The exact part (grpo_exact.js) has the size, and p.
  */
 "use strict";
 
@@ -19,16 +19,20 @@ const Grpo = (() => {
     formatWeight: [0, 2],
     overlongCache: [0, 64],
     reward: [-10, 10],
+    size: [2, 64],
+    p: [0.01, 0.99],
   };
+  const WHOLE = ["overlongCache", "size"];
   const CHOICES = {
     advantage: ["group", "critic"],
     normalise: ["completion", "tokens", "constant"],
   };
   const SWITCHES = ["std", "dynamicSampling", "signed", "overlongFiltering"];
+  const EXACT = ["size", "p", "exactStd"]; // of the group, and of groups on average
   const SETTINGS = [
     ...Object.keys(CHOICES),
     ...SWITCHES,
-    ...Object.keys(LIMITS).filter((x) => x !== "reward"),
+    ...Object.keys(LIMITS).filter((x) => !EXACT.includes(x) && x !== "reward"),
   ];
 
   let groups;
@@ -45,6 +49,9 @@ const Grpo = (() => {
     settings: { ...methods.grpo },
     rewards: {},
     flipped: [],
+    size: Object.values(groups)[0].completions.length,
+    p: 0.02,
+    exactStd: false,
     colour: "push",
     token: [0, movedToken(Object.values(groups)[0])],
   });
@@ -59,7 +66,7 @@ const Grpo = (() => {
   function fieldsOf() {
     const usual = beginning();
     const fields = {};
-    for (const name of ["group", "method", "colour"])
+    for (const name of ["group", "method", "colour", ...EXACT])
       if (state[name] !== usual[name]) fields[name] = state[name];
     for (const name of SETTINGS) {
       if (state.settings[name] !== methods[state.method][name]) fields[name] = state.settings[name];
@@ -76,10 +83,11 @@ const Grpo = (() => {
   function numberOf(name, text) {
     const [low, high] = name === "overlongCache" ? [0, state.settings.longest] : LIMITS[name];
     const value = Number(text);
-    const isWhole = name !== "overlongCache" || Number.isInteger(value);
-    if (text.trim() === "" || !isWhole || !(value >= low && value <= high)) {
+    const isWhole = WHOLE.includes(name);
+    const isKind = !isWhole || Number.isInteger(value);
+    if (text.trim() === "" || !isKind || !(value >= low && value <= high)) {
       throw new Error(
-        `${name} ${text || "''"}: must be a ${isWhole ? "" : "whole "}number from ${low} to ${high}`,
+        `${name} ${text || "''"}: must be a ${isWhole ? "whole " : ""}number from ${low} to ${high}`,
       );
     }
     return value;
@@ -90,9 +98,11 @@ const Grpo = (() => {
     return text;
   }
 
+  const booleanOf = (name, text) => oneOf(name, text, ["true", "false"]) === "true";
+
   function settingOf(name, text) {
     if (CHOICES[name]) return oneOf(name, text, CHOICES[name]);
-    if (SWITCHES.includes(name)) return oneOf(name, text, ["true", "false"]) === "true";
+    if (SWITCHES.includes(name)) return booleanOf(name, text);
     return numberOf(name, text);
   }
 
@@ -107,9 +117,12 @@ const Grpo = (() => {
 
   /** Take over the fields of an address; throws a sentence where one is wrong. */
   function takeOver(fields) {
-    if ("group" in fields) state.group = oneOf("group", fields.group, Object.keys(groups));
+    if ("group" in fields) chooseGroup(oneOf("group", fields.group, Object.keys(groups)));
     if ("method" in fields) choose(oneOf("method", fields.method, Object.keys(methods)));
     if ("colour" in fields) state.colour = oneOf("colour", fields.colour, COLOURS);
+    for (const name of ["size", "p"])
+      if (name in fields) state[name] = numberOf(name, fields[name]);
+    if ("exactStd" in fields) state.exactStd = booleanOf("exactStd", fields.exactStd);
     for (const name of SETTINGS)
       if (name in fields) state.settings[name] = settingOf(name, fields[name]);
     for (const text of (fields.flipped || "").split("_").filter(Boolean)) {
@@ -133,6 +146,11 @@ const Grpo = (() => {
   }
 
   // ---- Edits -------------------------------------------------------------------------------
+
+  function chooseGroup(group) {
+    const token = [0, movedToken(groups[group])];
+    Object.assign(state, { group, rewards: {}, flipped: [], token });
+  }
 
   function choose(method) {
     state.method = method;
@@ -163,18 +181,31 @@ const Grpo = (() => {
     delete state.rewards[i]; // the mark decides again
   }
 
-  /** The completions with the reader's edits. */
-  const edited = () =>
-    groups[state.group].completions.map((completion, i) => ({
-      ...completion,
-      right: completion.right !== state.flipped.includes(i),
-      reward: state.rewards[i],
-    }));
+  /** A row as it was measured. */
+  function restore(i) {
+    state.flipped = state.flipped.filter((x) => x !== i);
+    delete state.rewards[i];
+  }
+
+  /** The completions of the group that is shown, with the reader's edits. */
+  const completionsShown = () =>
+    groups[state.group].completions.slice(0, state.size).map((completion, i) => {
+      const flipped = state.flipped.includes(i);
+      return {
+        ...completion,
+        right: completion.right !== flipped,
+        flipped,
+        reward: state.rewards[i],
+        edited: flipped || i in state.rewards,
+      };
+    });
+
+  const verdict = ({ right }) => (right ? "✓ right" : "✗ wrong");
 
   // ---- Drawing -----------------------------------------------------------------------------
 
   function draw() {
-    const completions = edited();
+    const completions = completionsShown();
     found = GrpoEngine.compute(completions, state.settings);
     Interactive.tell(problem);
     drawSettings();
@@ -182,6 +213,7 @@ const Grpo = (() => {
     drawToken();
     drawGroup(completions);
     drawBeside(completions);
+    drawExact();
     Interactive.writeFields(fieldsOf());
   }
 
@@ -193,6 +225,7 @@ const Grpo = (() => {
     find("#group").value = state.group;
     find("#colour").value = state.colour;
     find(".answer").textContent = `right answer: ${groups[state.group].answer}`;
+    drawSize();
     find(".of-group").hidden = state.settings.advantage !== "group";
     find(".of-critic").hidden = state.settings.advantage !== "critic";
     for (const setting of all("[data-setting]")) {
@@ -204,30 +237,61 @@ const Grpo = (() => {
     }
   }
 
+  /** The slider of the measured group, which has at most the completions that were measured. */
+  function drawSize() {
+    const measured = groups[state.group].completions.length;
+    find("#size").max = measured;
+    setSlider("#size", Math.min(state.size, measured));
+    const which = state.size < measured ? `the first ${state.size} of` : "all";
+    const beyond = `; G = ${state.size} counts in the exact part below`;
+    find(".size-note").textContent =
+      `${which} ${measured} measured completions${state.size > measured ? beyond : ""}`;
+  }
+
+  function setSlider(selector, value) {
+    const slider = find(selector);
+    slider.value = value;
+    find("output", slider.parentElement).textContent = value;
+  }
+
+  function drawExact() {
+    setSlider("#p", state.p);
+    setSlider("#exact-size", state.size);
+    find("#exact-std").value = state.exactStd;
+    GrpoExact.draw(state.p, state.size, state.exactStd);
+  }
+
   /** Make the rows of a group anew; `drawCompletions` fills them. */
-  function buildCompletions() {
-    const rows = groups[state.group].completions.map((completion, i) => {
+  function buildCompletions(completions) {
+    const rows = completions.map((completion, i) => {
       const row = element("div", { class: "completion" });
       row.mark = element("button", { class: "mark" });
       row.mark.type = "button";
       row.mark.addEventListener("click", () => edit(() => flip(i)));
       row.reward = element("input", { class: "reward" });
       Object.assign(row.reward, { type: "number", step: 0.1, min: -10, max: 10 });
-      row.reward.setAttribute("aria-label", `Reward of completion ${i + 1}`);
       row.reward.addEventListener("input", () => edit(() => setReward(i, row.reward.value)));
       row.reward.addEventListener("change", () => (row.reward.value = rewardShown(found.rows[i])));
+      row.restore = element("button", { class: "restore" }, "↺");
+      Object.assign(row.restore, { type: "button", title: "Back to what was measured" });
+      row.restore.setAttribute("aria-label", `Reset completion ${i + 1}`);
+      row.restore.addEventListener("click", () => {
+        edit(() => restore(i));
+        row.mark.focus();
+      });
       row.advantage = element("span", { class: "advantage" });
       row.tokens = element("div", { class: "tokens" });
       row.tokens.setAttribute("role", "listbox");
       row.tokens.setAttribute("aria-label", `Tokens of completion ${i + 1}`);
       row.spans = completion.tokens.map((text, t) => makeToken(text, i, t));
       row.tokens.append(...row.spans);
-      row.append(row.mark, row.reward, row.advantage, row.tokens);
+      row.append(row.mark, row.reward, row.restore, row.advantage, row.tokens);
       return row;
     });
     const list = find(".completions");
     list.replaceChildren(...rows);
     list.dataset.group = state.group;
+    if (!rows[state.token[0]]) state.token = [0, movedToken(groups[state.group])];
   }
 
   const rewardShown = ({ reward }) => Number(reward.toFixed(4));
@@ -241,8 +305,10 @@ const Grpo = (() => {
   }
 
   function drawCompletions(completions) {
-    if (find(".completions").dataset.group !== state.group) buildCompletions();
-    const rows = find(".completions").children;
+    const list = find(".completions");
+    const isSame = list.dataset.group === state.group;
+    if (!isSame || list.children.length !== completions.length) buildCompletions(completions);
+    const rows = list.children;
     const shown = (token) =>
       state.colour === "ratio" ? Math.log(token.ratio) : token[state.colour];
     const largest = Math.max(
@@ -251,11 +317,17 @@ const Grpo = (() => {
     );
     found.rows.forEach((result, i) => {
       const row = rows[i];
-      const { right } = completions[i];
-      row.mark.textContent = right ? "✓ right" : "✗ wrong";
-      row.mark.setAttribute("aria-pressed", String(right));
+      const { right, flipped, edited } = completions[i];
+      row.classList.toggle("edited", edited);
+      row.mark.replaceChildren(edited ? "edited" : verdict(completions[i]));
+      if (flipped) row.mark.append(element("small", {}, ` to ${verdict(completions[i])}`));
+      row.mark.dataset.right = edited ? "" : right;
       row.mark.title = `Mark it as ${right ? "wrong" : "right"}`;
-      row.reward.classList.toggle("edited", i in state.rewards);
+      row.reward.setAttribute(
+        "aria-label",
+        `Reward of completion ${i + 1}${edited ? ", edited" : ""}`,
+      );
+      row.restore.hidden = !edited;
       if (row.reward !== document.activeElement) row.reward.value = rewardShown(result);
       const what = state.settings.advantage === "critic" ? "mean A" : "A";
       row.advantage.textContent = `${what} = ${signed(result.advantage)}`;
@@ -301,15 +373,9 @@ const Grpo = (() => {
     drawToken();
   }
 
-  const selected = () => {
-    const [i, t] = state.token;
-    const row = found.rows[i] ? i : 0;
-    return [row, Math.min(t, found.rows[row].tokens.length - 1)];
-  };
-
   function drawToken() {
-    const [i, t] = selected();
-    const completion = edited()[i];
+    const [i, t] = state.token;
+    const completion = completionsShown()[i];
     const lines = GrpoFormulas.lines(completion, found, state.settings, i, t);
     find("#token-title").textContent =
       `Completion ${i + 1}, token ${t + 1}: ${completion.tokens[t]}`;
@@ -328,8 +394,10 @@ const Grpo = (() => {
     const right = completions.filter((x) => x.right).length;
     const learned = found.counts;
     const cut = completions.filter((x) => !x.ended).length;
+    const edits = completions.filter((x) => x.edited).length;
     const parts = [
-      `${right} of ${completions.length} are right, ${cut} cut off at ${state.settings.longest} tokens.`,
+      `${right} of ${completions.length} ${edits ? "count as" : "are"} right, ${cut} cut off at ${state.settings.longest} tokens.`,
+      ...(edits ? [`${edits} ${edits > 1 ? "rows are" : "row is"} edited.`] : []),
       `mean(R) = ${number(found.mean)}, std(R) = ${number(found.std)}.`,
       found.kept
         ? `${learned.completions} completions with ${learned.tokens} tokens are learned from.`
@@ -349,9 +417,9 @@ const Grpo = (() => {
       element("tr", {}, element("th", { scope: "row" }, first), ...cells);
     const wide = { colspan: 2, scope: "colgroup" };
     const pair = (a, w) => [element("td", {}, a), element("td", { class: "w" }, w)];
-    const rows = completions.map(({ right, old, ended }, i) =>
+    const rows = completions.map(({ right, old, ended, edited }, i) =>
       row(
-        `${i + 1} ${right ? "✓" : "✗"} ${old.length} tokens${ended ? "" : ", cut off"}`,
+        `${i + 1} ${edited ? "edited," : right ? "✓" : "✗"} ${old.length} tokens${ended ? "" : ", cut off"}`,
         ...results.flatMap(({ rows: each }) =>
           pair(signed(each[i].advantage), number(1000 * each[i].weight, 2)),
         ),
@@ -359,7 +427,7 @@ const Grpo = (() => {
     );
     find(".beside").replaceChildren(
       row("completion", ...results.map(({ name }) => element("th", wide, NAMES[name]))),
-      row("", ...results.flatMap(() => pair("A", "w"))),
+      element("tr", {}, element("td"), ...results.flatMap(() => pair("A", "w"))),
       ...rows,
       row("loss", ...results.map(({ loss }) => element("td", { colspan: 2 }, number(loss, 4)))),
     );
@@ -395,17 +463,23 @@ const Grpo = (() => {
         Interactive.follow(input, take, () => state.settings[name]);
       }
     }
-    find("form").addEventListener("submit", (event) => event.preventDefault());
+    for (const form of all("form")) {
+      form.addEventListener("submit", (event) => event.preventDefault());
+    }
+    for (const [selector, name] of [
+      ["#size", "size"],
+      ["#exact-size", "size"],
+      ["#p", "p"],
+    ]) {
+      find(selector).addEventListener("input", (event) =>
+        edit(() => (state[name] = numberOf(name, event.target.value))),
+      );
+    }
+    find("#exact-std").addEventListener("change", (event) =>
+      edit(() => (state.exactStd = event.target.value === "true")),
+    );
     find("#group").addEventListener("change", (event) =>
-      edit(() => {
-        const group = event.target.value;
-        Object.assign(state, {
-          group,
-          rewards: {},
-          flipped: [],
-          token: [0, movedToken(groups[group])],
-        });
-      }),
+      edit(() => chooseGroup(event.target.value)),
     );
     find("#colour").addEventListener("change", (event) =>
       edit(() => (state.colour = event.target.value)),
@@ -432,6 +506,7 @@ const Grpo = (() => {
     readAddress();
     listen();
     draw();
+    drawWhenSized(find(".exact-results"), drawExact);
   }
 
   return { open };

@@ -184,5 +184,45 @@ const GrpoEngine = (() => {
     };
   }
 
-  return { compute, clipBounds, EPS };
+  // ---- Means over all groups -----------------------------------------------------------------
+
+  /** P(k of n), [n + 1], of answers that are right with probability p, 0 < p < 1. */
+  function binomial(n, p) {
+    const found = [(1 - p) ** n];
+    for (let k = 0; k < n; k++) found.push((found[k] * ((n - k) / (k + 1)) * p) / (1 - p));
+    return found;
+  }
+
+  /** What a prompt's groups give on average: G answers, each right with probability p, R = 1 or 0.
+   *
+   * Returns a function of p in (0, 1), with {mixed, exact, all, kept}: mixed is the probability
+   * that a group is, the others are {right, wrong, factor} for R - p, for all groups and for mixed
+   * groups only. right and wrong are the mean advantages of such an answer. factor: the mean of A
+   * times the gradient of log pi is factor times the gradient of p. As the gradient of log p is
+   * grad p / p and that of log(1 - p) is -grad p / (1 - p), it is right - wrong over all groups.
+   * Groups that are not mixed have A = 0: without them the mean is divided by P(mixed).
+   */
+  function expected(G, std) {
+    const counts = [...Array(G + 1).keys()]; // of right answers, which come first
+    const advantages = counts.map((k) => groupAdvantages(Array(G).fill(0).fill(1, 0, k), std));
+    return (p) => {
+      const others = binomial(G - 1, p); // how many of the others are right
+      const right = sum(others.map((chance, k) => chance * advantages[k + 1][0]));
+      const wrong = sum(others.map((chance, k) => chance * advantages[k][G - 1]));
+      const mixed = sum(binomial(G, p).slice(1, G));
+      const scale = std ? Math.sqrt(p * (1 - p)) : 1;
+      return {
+        mixed,
+        exact: { right: (1 - p) / scale, wrong: -p / scale, factor: 1 / scale },
+        all: { right, wrong, factor: right - wrong },
+        kept: {
+          right: right / sum(others.slice(0, G - 1)),
+          wrong: wrong / sum(others.slice(1)),
+          factor: (right - wrong) / mixed,
+        },
+      };
+    };
+  }
+
+  return { compute, expected, clipBounds, EPS };
 })();

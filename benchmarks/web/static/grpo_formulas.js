@@ -50,7 +50,7 @@ const GrpoFormulas = (() => {
     if (completion.reward !== undefined) return `R = ${number(row.reward)}, your edit`;
     const { accuracy, format, overlong, cutOff } = row.parts;
     const parts = [
-      `${number(accuracy, 2)} (${completion.right ? "right" : "wrong"})`,
+      `${number(accuracy, 2)} (${completion.right ? "right" : "wrong"}${completion.flipped ? ", your edit" : ""})`,
       `${number(format, 2)} (format)`,
     ];
     if (settings.overlongCache) parts.push(`${bracketed(overlong)} (length)`);
@@ -149,5 +149,5 @@ const GrpoFormulas = (() => {
     return [`dJ / d log π = w × ( ${terms} ) = ${product} = ${small(token.push)}`, say];
   }
 
-  return { lines, number, signed };
+  return { lines, number, signed, small };
 })();

@@ -369,6 +369,8 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         ("grpo.html#std=1", "std 1: must be true, false"),
         ("grpo.html#rewards=9:1", "rewards 9: there is no such completion"),
         ("grpo.html#rewards=1:x", "reward x: must be a number from -10 to 10"),
+        ("grpo.html#size=65", "size 65: must be a whole number from 2 to 64"),
+        ("grpo.html#p=1", "p 1: must be a number from 0.01 to 0.99"),
     ],
 )
 def test_an_address_that_is_wrong_says_why(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from fractions import Fraction
+from math import comb
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,8 +239,121 @@ def test_methods_rewards_and_marks_as_a_reader_changes_them(browser: Any, site: 
         assert page.evaluate("location.hash") == "#std=false&flipped=8&rewards=3%3A0.7"
         page.reload()
         check_advantages(completions, "dr_grpo")
-        page.get_by_role("button", name="Reset").click()
+        page.get_by_role("button", name="Reset", exact=True).click()
         check_advantages(stored, "grpo")
+
+
+def test_an_edited_row_says_so_until_it_is_reset(browser: Any, site: Path) -> None:
+    measured = [x["right"] for x in STORED["groups"]["mixed"]["completions"]]
+    marks = ["✓ right" if right else "✗ wrong" for right in measured]
+    with opened(browser, site, PAGE) as page:
+
+        def check_marks(edits: dict[int, str], words: str) -> None:
+            expected = [edits.get(i, mark) for i, mark in enumerate(marks)]
+            shown = [" ".join(x.split()) for x in page.locator(".mark").all_inner_texts()]
+            assert shown == expected
+            rows = page.locator(".beside th[scope=row]").all_inner_texts()[1:]
+            assert [i for i, row in enumerate(rows) if "edited" in row] == [*edits]
+            assert page.locator(".restore:visible").count() == len(edits)
+            assert words in page.locator(".group-sum").inner_text()
+
+        check_marks({}, "4 of 8 are right, ")
+        page.get_by_label("Reward of completion 1").fill("0")
+        check_marks({0: "edited"}, "1 row is edited.")
+        assert page.get_by_label("Reward of completion 1, edited").count() == 1
+        page.locator(".mark").nth(7).click()
+        check_marks({0: "edited", 7: "edited to ✓ right"}, "5 of 8 count as right")
+        page.locator(".token").last.click()
+        assert "1.00 (right, your edit)" in page.locator(".sums-list").inner_text()
+        for i in (0, 7):
+            page.get_by_role("button", name=f"Reset completion {i + 1}").click()
+            assert page.evaluate("document.activeElement.className") == "mark"
+        check_marks({}, "4 of 8 are right, ")
+        assert page.evaluate("location.hash") == ""
+
+
+def test_size_of_the_group(browser: Any, site: Path) -> None:
+    """The first of the measured completions; beyond them the slider counts for the means alone."""
+    completions = STORED["groups"]["mixed"]["completions"]
+    whole = "all 8 measured completions"
+    with opened(browser, site, PAGE) as page:
+        page.locator(".token").last.click()
+        for selector, size, note in (
+            ("#size", 3, "the first 3 of 8 measured completions"),
+            ("#exact-size", 8, whole),
+            (
+                "#exact-size",
+                64,
+                f"{whole}; G = 64 counts in the exact part below",
+            ),
+            ("#size", 2, "the first 2 of 8 measured completions"),
+        ):
+            page.locator(selector).fill(str(size))
+            expected = expected_advantages(completions[:size], "grpo")
+            np.testing.assert_allclose(shown_advantages(page), expected, atol=6e-4)
+            assert page.locator(".size-note").inner_text() == note
+            assert page.locator('.token[tabindex="0"]').count() == 1
+            assert f"= {(size - 1) / size:.3f} times" in page.locator(".findings").inner_text()
+        assert page.evaluate("location.hash") == "#size=2"
+
+
+def enumerated(p: Fraction, G: int, std: bool) -> dict[str, Any]:
+    """`GrpoEngine.expected` by the track's advantages of all numbers of right answers."""
+    module: Any = grpo if std else dr_grpo
+    rewards = torch.ones(G + 1, G).tril(-1)  # row k: k right answers
+    advantages = module.group_advantages(rewards)
+    counts = range(G + 1)
+    chances = torch.tensor([float(comb(G, k) * p**k * (1 - p) ** (G - k)) for k in counts])
+    q, mixed = float(p), chances[1:G].sum()
+    scale = (q * (1 - q)) ** -0.5 if std else 1.0
+
+    def means(weights: Tensor) -> dict[str, float]:
+        mean = {
+            name: (weights * (advantages * x).sum(1)).sum() / (weights * x.sum(1)).sum()
+            for name, x in (("right", rewards), ("wrong", 1 - rewards))
+        }
+        slopes = rewards / q - (1 - rewards) / (1 - q)  # of log pi, by p
+        mean["factor"] = (weights * (advantages * slopes).mean(1)).sum() / weights.sum()
+        return {name: x.item() for name, x in mean.items()}
+
+    inside = (torch.arange(G + 1) > 0) & (torch.arange(G + 1) < G)
+    exact = {"right": (1 - q) * scale, "wrong": -q * scale, "factor": scale}
+    return {"mixed": mixed, "exact": exact, "all": means(chances), "kept": means(chances * inside)}
+
+
+@pytest.mark.parametrize("std", [False, True])
+@pytest.mark.parametrize("G", [2, 3, 8, 64])
+def test_means_over_groups(engine: Any, G: int, std: bool) -> None:
+    for p in (Fraction(1, 100), Fraction(1, 50), Fraction(1, 3), Fraction(1, 2), Fraction(99, 100)):
+        found = engine.evaluate("([p, G, s]) => GrpoEngine.expected(G, s)(p)", [float(p), G, std])
+        expected = enumerated(p, G, std)
+        np.testing.assert_allclose(found.pop("mixed"), expected.pop("mixed"), rtol=1e-9)
+        for kind, means in expected.items():
+            for name, mean in means.items():
+                message = f"{kind} {name} at {p}"
+                np.testing.assert_allclose(found[kind][name], mean, rtol=1e-9, err_msg=message)
+
+
+def test_keeping_mixed_groups_only(browser: Any, site: Path) -> None:
+    """Right with probability .02, G = 8: (G - 1) / G (1 - p) = .858 stays; wrong answers change."""
+    with opened(browser, site, PAGE) as page:
+        rows = [row.split() for row in page.locator(".means tbody tr").all_inner_texts()]
+        assert [row[-3:] for row in rows] == [
+            ["+0.980", "−0.0200", "1.00"],
+            ["+0.858", "−0.0175", "0.875"],
+            ["+0.858", "−0.133", "5.86"],
+        ]
+        text = page.locator(".findings").inner_text()
+        assert "14.9% of this prompt's groups are mixed" in text
+        assert "−0.133 instead of −0.0175 (7.6 times)" in text
+        assert "A mixed group moves the policy 6.7 times as far" in text
+        page.locator("#p").focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        page.get_by_label("Advantage A").select_option("true")
+        assert page.evaluate("location.hash") == "#p=0.05&exactStd=true"
+        assert "hard and easy prompts count more" in page.locator(".findings").inner_text()
+        assert page.locator(".exact figure svg").count() == 2
 
 
 def test_filters_leave_out(browser: Any, site: Path) -> None:
