@@ -87,7 +87,7 @@ const GridworldCharts = (() => {
         ]
       : [];
     figure.replaceChildren(
-      Plot.plot({
+      chart(figure.getAttribute("aria-label"), {
         ...frameOf(figure),
         x: { type: "sqrt", label: "sweeps", ticks: figure.clientWidth < 600 ? 4 : 8 },
         y: {
@@ -106,7 +106,6 @@ const GridworldCharts = (() => {
   const frameOf = (figure) => ({
     width: Math.max(300, figure.clientWidth),
     height: 280,
-    style: STYLE,
     marginLeft: 56,
     marginBottom: 40,
     marginRight: 24,
@@ -151,7 +150,7 @@ const GridworldCharts = (() => {
       ];
     });
     figure.replaceChildren(
-      Plot.plot({
+      chart(figure.getAttribute("aria-label"), {
         ...frameOf(figure),
         x: { label: "episodes", domain: [0, Math.max(10, episodes)], nice: true },
         y: { label: "mean return", grid: true, nice: true, tickFormat: GridworldBoard.decimal },
