@@ -31,26 +31,20 @@ from manyseeds.benchmarks.chapters import (
     interchange,
     language_models,
     policy_gradients,
-    tables,
 )
-from manyseeds.benchmarks.chapters.contents import Store
+from manyseeds.benchmarks.chapters.blocks import Cell, Lines, Link, Sides, Strong, Table, cells_of
 from manyseeds.benchmarks.chapters.environment_pages import page_name
-from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.chapters.markdown import code, latex_table
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.store.results import (
-    Result,
-    code,
-    escape,
-    link,
-    load_result,
-    print_table,
-)
+from manyseeds.benchmarks.store.results import Result, load_result
 from manyseeds.benchmarks.store.stored import file_name, open_run
+from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.web import grpo
 from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
+from manyseeds.progress import print_table
 from manyseeds.record import read_json, seal
 from manyseeds.runs import planning, prediction, stale
 from manyseeds.writing import csv_bytes, parquet_bytes, write_bytes, write_json
@@ -199,14 +193,7 @@ def test_what_is_no_code_is_left_out(tmp_path: Path, monkeypatch: Patch, capsys:
 
 
 def test_text_of_a_store_is_text() -> None:
-    shown = escape(NASTY)
-    assert "\n" not in shown
-    assert "\x1b" not in shown
-    assert shown.encode()
-    for mark in ("<script", "](", "`c", "![", " | "):
-        assert mark not in shown.replace("\\" + mark[0], "")
-    assert escape("q_learning, lr 0.001") == "q_learning, lr 0.001"
-    assert escape("a|b\\|c") == "a\\|b\\\\\\|c"
+    """In every format: test_blocks.py."""
     assert code("python x --y 'z'") == "`python x --y 'z'`"
     assert code("a ``b`") == "``` a ``b` ```"
     assert code("a|<b>") == "<code>a\\|\\<b\\></code>"
@@ -230,25 +217,17 @@ def test_file_names_stay_in_their_folder() -> None:
 
 
 def test_tables_for_programs_and_for_papers_hold_text() -> None:
-    cell = f"{link(NASTY, Path('a b'))}<br>**{escape('a_b|c')}** {code('x`y')}"
-    assert tables.plain(cell) == f"{printable(NASTY)}; a_b|c x`y"
-    rows = [(Sides("[1](x) 50% & more", "{b}_^~\\\\"), "**undecided**<br>+0.1"), ("=1+1", "-2.0")]
-    text = tables.expanded(rows)
-    assert text == [
-        ["1 50% & more", "undecided; +0.1"],
-        ["{b}_^~\\", ""],
-        ["=1+1", "-2.0"],
+    rows: list[tuple[Cell, ...]] = [
+        (Sides(Link("1", url="x"), "{b}_^~\\"), Lines(Strong("undecided"), "+0.1 50% & more")),
+        ("=1+1", "-2.0"),
     ]
-    assert csv_bytes(pd.DataFrame(text, columns=["a", "b"])).decode().splitlines()[1:] == [
-        "1 50% & more,undecided; +0.1",
-        "{b}_^~\\,",
-        "'=1+1,-2.0",
-    ]
-    latex = tables.latex_text(("a", "n"), [*text, ["[x]", "-"]]).splitlines()
+    text = cells_of(Table("", ("a", "b"), rows))
+    assert text == [["1", "undecided; +0.1 50% & more"], ["{b}_^~\\", ""], ["=1+1", "-2.0"]]
+    latex = latex_table(("a", "n"), [*text, ["[x]", "-"]]).splitlines()
     assert latex[1] == r"\begin{tabular}{lr}"
     assert [line for line in latex if line.endswith(r"\\")] == [
         r"a & n \\",
-        r"1 50\% \& more & undecided; +0.1 \\",
+        r"1 & undecided; +0.1 50\% \& more \\",
         r"\{b\}\_\textasciicircum{}\textasciitilde{}\textbackslash{} &  \\",
         r"=1+1 & -2.0 \\",
         r"{[}x] & - \\",
@@ -286,13 +265,6 @@ def test_no_csv_has_a_formula() -> None:
         if re.search(r"\.to_csv\(|csv\.writer\(", path.read_text())
     ]
     assert sorted(makes_csv) == ["merge.py", "writing.py"]  # the former compares them alone
-
-
-def test_every_table_of_the_report_has_its_files() -> None:
-    """`markdown_table` alone writes none: who calls it, but for the tables of measurements?"""
-    chapters = ROOT / "benchmarks/chapters"
-    callers = {x.name for x in chapters.glob("*.py") if "markdown_table(" in x.read_text()}
-    assert callers == {"tables.py", "speed.py"}
 
 
 def test_terminal_shows_no_markup_and_no_control(capsys: Output) -> None:

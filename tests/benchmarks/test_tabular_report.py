@@ -28,14 +28,6 @@ from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import check_links, generated
 
-MEASURED = {  # what every file of measurements says of them
-    "command": "python benchmarks/something.py",
-    "machine": {"cpu": "a CPU"},
-    "code": {"commit": "abc", "digest": "0123", "origins": []},
-    "versions": {"torch": "2"},
-}
-
-
 def command(module: Any, main: Any, function: Any, *args: str) -> None:
     config = parse(module.Config, module.PRESETS, "", [*args, "--quiet", "--results", "results"])
     main(config, function, module.PRESETS)
