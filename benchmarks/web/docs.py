@@ -199,6 +199,11 @@ class Renderer(RendererHTML):
         """A link's path from the root of the repository."""
         return posixpath.normpath(posixpath.join(self.folder, unquote(href)))
 
+    def th_open(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
+        if not tokens[index + 1].content:
+            tokens[index].tag = tokens[index + 2].tag = "td"  # a header without text is none
+        return self.renderToken(tokens, index, MarkdownIt().options, {})
+
     def table_open(self, *_: Any) -> str:
         return '<div class="scroll" tabindex="0" role="group" aria-label="Table">\n<table>\n'
 
