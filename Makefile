@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install trackers benchmark report site films browser test test-all test-peers verify gpu-check lint check-arm64 \
+.PHONY: help install trackers benchmark report site films browser axe test test-all test-peers verify gpu-check lint check-arm64 \
   format jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
@@ -43,6 +43,16 @@ browser: ## a browser for the tests of the site: Debian's chromium
 	@command -v chromium chromium-browser google-chrome || { command -v apt-get > /dev/null || { echo \
 	"make: there is no apt-get here; install chromium by hand" >&2; exit 1; }; \
 	apt-get update && apt-get install -y chromium; }
+
+# Its rules are a program for browsers: nothing of it is part of the package.
+axe: build/axe/package-lock.json ## axe-core (npm), for the test of the site's accessibility
+
+build/axe/package-lock.json: tests/benchmarks/web/package-lock.json
+	@command -v npm > /dev/null || { command -v apt-get > /dev/null || { echo \
+	"make: there is no apt-get here; install npm by hand" >&2; exit 1; }; \
+	apt-get update && apt-get install -y --no-install-recommends npm; }
+	@rm -rf build/axe && mkdir -p build/axe && cp tests/benchmarks/web/package*.json build/axe
+	npm ci --prefix build/axe --ignore-scripts --no-audit --no-fund || { rm -rf build/axe; exit 1; }
 
 test: install ## fast tests and lint
 	$(call BESIDE_LINT,-m "not slow" --durations 10)

@@ -140,7 +140,7 @@ def _report(results: Path, note: str) -> tuple[list[Path], list[str]]:
     """Write the report; its pages, and what is said of it."""
     own = len(layers(results)) > 1
     store = read_store(results, own)
-    if not store.runs:
+    if not store.loaded and all(run.kind == "control" for run in store.runs):
         raise UsageError(f"--results {results}: no finished, valid run under {results / 'runs'}")
     chapters = CHAPTERS
     if own:
@@ -182,7 +182,7 @@ def write_readmes(front: Page, pages: Sequence[Page], results: Path) -> None:
     claims = next((page.blocks for page in pages if page.file == "language-claims.md"), ())
     for readme, blocks in (
         (home / README, front_page.excerpt(front.blocks)),
-        (home / "llm_track" / README, language_claims.summary(claims)),
+        (home / "llm_track" / README, [language_claims.summary(claims)]),
     ):
         front_page.update_readme(readme, Writer(results, readme.parent).blocks(blocks))
 

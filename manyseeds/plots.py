@@ -1,7 +1,9 @@
 """Learning-curve figures, for the end of a run and for the report.
 
 A learning curve is the IQM over seeds, its band the 95% bootstrap interval (`stats.estimate`) at
-every evaluation; the legend says so, and how many seeds each line has. Data are tidy frames with
+every evaluation; the line below a figure says so, and how many seeds there are. Lines have their
+names at their ends, and a legend only where these do not fit; markers and dashes tell them apart
+without colour. Data are tidy frames with
 the columns `seed, timestep, return_mean, mode, episodes` (others are ignored); the curve is their
 greedy evaluations.
 
@@ -31,10 +33,14 @@ from manyseeds.writing import write_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
     from pandas import DataFrame
 
 FORMATS = (".svg", ".png")
-LINE_STYLES = ("-", "--", ":", "-.")  # there are eight colours, then the style changes
+MARKERS = "o^sDvP*X"  # one per colour
+LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
+NAME_SIZE = 7.5  # points, of the names at the ends of lines
+NAME_HEIGHT = 9.5  # points from one to the next
 
 INK = "#787878"  # contrast 4.4 to white, and 4.3 to GitHub's dark page
 
@@ -87,36 +93,35 @@ def learning_curves(
     with missing or non-finite evaluations.
     """
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     _check_suffix(path)
     if not groups:
         raise ValueError("no curves to draw")
     looks = _looks(list(groups))
+    size = (5.6, 4.0)
     with _style():
-        figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
-        handles = []
+        lines = {name: iqm_line(name, frame) for name, frame in groups.items()}
         for name, frame in groups.items():
             timesteps, returns = curve_of(name, frame)
             n, color = len(returns), looks[name]["color"]
             if len(groups) == 1 and n > 1:
                 faint: dict[str, Any] = {"alpha": min(0.25, 25 / n), "linewidth": 0.6}
                 axes.plot(timesteps, returns.T, color=color, zorder=1.5, **faint)
-            _draw_line(axes, iqm_line(name, frame), looks[name])
-            handles.append(Line2D([], [], label=with_n(name, n), **looks[name]))
-        _draw_score(axes, threshold, "--")
-        if threshold is not None:
-            handles.append(Line2D([], [], label="reward threshold", **_score_look("--")))
+            _draw_line(axes, lines[name], looks[name])
+        _draw_score(axes, threshold)
         _label_axes(axes, title, xlabel="timesteps per seed", ylabel="greedy return")
-        several = any(frame["seed"].nunique() > 1 for frame in groups.values())
-        _legend(figure, handles, IQM_LEGEND if several else None)
+        several = any(line.n > 1 for line in lines.values())
+        _name_lines(figure, [(axes, lines)], looks, IQM_LEGEND if several else "", size)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
-def with_n(name: str, n: int) -> str:
-    """`PPO, n = 30`, or the name alone of a line that is of no seeds."""
-    return f"{name}, n = {n}" if n else name
+def with_n(name: str, *counts: int) -> str:
+    """`PPO, n = 30`, of several counts `PPO, n = 30 or 60`, or the name alone of a line that is of
+    no seeds."""
+    words = " or ".join(str(n) for n in sorted({*counts}) if n)
+    return f"{name}, n = {words}" if words else name
 
 
 def prediction_errors(
@@ -175,7 +180,8 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour and style of each line, by its place in `names`."""
+    """Colour, dashes and marker of each line, by its place in `names`: they tell it apart without
+    its colour, too."""
     import seaborn
 
     palette = seaborn.color_palette("colorblind")
@@ -183,7 +189,9 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "color": palette[i % len(palette)],
-            "linestyle": LINE_STYLES[i // len(palette) % len(LINE_STYLES)],
+            "linestyle": LINE_STYLES[(i + i // len(palette)) % len(LINE_STYLES)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "markersize": 4,
         }
         for i, name in enumerate(names)
     }
@@ -201,12 +209,103 @@ def _legend(figure: Figure, handles: Sequence[Any], title: str | None) -> None:
     )
 
 
-def _draw_line(axes: Axes, line: Line, look: Mapping[str, Any]) -> None:
-    """A line on its band."""
+def _draw_line(axes: Axes, line: Line, look: Mapping[str, Any], log: bool = False) -> None:
+    """A line on its band, with about five markers. log: the x axis is logarithmic."""
     if line.low is not None and line.high is not None:
         band: dict[str, Any] = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
         axes.fill_between(line.x, line.low, line.high, **band)
-    axes.plot(line.x, line.y, zorder=3, **look)
+    axes.plot(line.x, line.y, zorder=3, markevery=_marked(line.x, look["marker"], log), **look)
+
+
+def _marked(x: ArrayLike, marker: str, log: bool) -> list[int]:
+    """The points of a line that get a marker; those of lines with other markers lie elsewhere."""
+    places = np.log(x) if log else np.asarray(x, dtype=np.float64)
+    if len(places) < 8:
+        return list(range(len(places)))
+    first = (0.3 + 0.382 * MARKERS.index(marker)) % 1
+    shares = (np.arange(5) + first) / 5
+    wanted = places.min() + shares * np.ptp(places)
+    return sorted({int(np.abs(places - place).argmin()) for place in wanted})
+
+
+def _name_lines(
+    figure: Figure,
+    panels: Sequence[tuple[Axes, Mapping[str, Line]]],
+    looks: Mapping[str, Mapping[str, Any]],
+    note: str,
+    size: tuple[float, float],
+) -> None:
+    """Names at the ends of all lines, or a legend where they do not fit into panels of a size.
+
+    A line of text below all is the note and, where all lines have as many, the number of seeds;
+    otherwise each name says its own.
+    """
+    from matplotlib.lines import Line2D
+
+    groups = [lines for _, lines in panels]
+    counts = {name: {g[name].n for g in groups if name in g} for g in groups for name in g}
+    common = set().union(*counts.values())
+    if len(common) == 1 and any(common):
+        note = ", ".join(filter(None, (note, f"n = {min(common)}")))
+        counts = {name: {0} for name in counts}
+    longest = max(len(with_n(name, max(ns))) for name, ns in counts.items())
+    most = max(map(len, groups))
+    if longest * 0.6 * NAME_SIZE > 0.42 * 72 * size[0] or most * NAME_HEIGHT > 0.7 * 72 * size[1]:
+        labels = {name: with_n(name, *ns) for name, ns in counts.items()}
+        handles = [Line2D([], [], label=labels[name], **looks[name]) for name in counts]
+        _legend(figure, handles, note or None)
+        return
+    if note:
+        figure.supxlabel(note, size=8, color=INK)
+    named = [
+        [
+            _name_end(axes, line, with_n(name, line.n * any(counts[name])), looks[name]["color"])
+            for name, line in lines.items()
+        ]
+        for axes, lines in panels
+    ]
+    figure.draw_without_rendering()  # from here on, everything has its place
+    for ends in named:
+        _move_apart([end for end in ends if end])
+
+
+def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | None:
+    """The name of a line at its last point within the axes; None where it has none there."""
+    x, y = np.asarray(line.x, dtype=np.float64), np.asarray(line.y, dtype=np.float64)
+    low, high = axes.get_ylim()
+    drawn = np.flatnonzero((low <= y) & (y <= high))
+    if not len(drawn):
+        return None
+    last = drawn[x[drawn].argmax()]
+    return axes.annotate(
+        text,
+        (x[last], y[last]),
+        xytext=(9, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=NAME_SIZE,
+        annotation_clip=False,
+        arrowprops=dict(arrowstyle="-", color=color, linewidth=0.8, shrinkA=1, shrinkB=2),
+    )
+
+
+def _move_apart(names: Sequence[Annotation]) -> None:
+    """Move the names of one panel up and down where they lie on one another."""
+    boxes = [name.get_window_extent() for name in names]
+    starts = [(box.y0 + box.y1) / 2 for box in boxes]
+    middles = list(starts)
+    ordered = sorted(range(len(names)), key=middles.__getitem__)
+    for _ in range(100):
+        for a, lower in enumerate(ordered):
+            bottom, top = names[lower].axes.bbox.intervaly  # type: ignore[union-attr]
+            for upper in ordered[a + 1 :]:
+                overlap = boxes[lower].x0 < boxes[upper].x1 and boxes[upper].x0 < boxes[lower].x1
+                missing = NAME_HEIGHT * STYLE["figure.dpi"] / 72 - (middles[upper] - middles[lower])
+                if overlap and missing > 0:
+                    middles[lower] = max(bottom, middles[lower] - missing / 2)
+                    middles[upper] = min(top, middles[upper] + missing / 2)
+    for name, start, middle in zip(names, starts, middles, strict=True):
+        name.set_position((9, round((middle - start) * 72 / STYLE["figure.dpi"], 2)))
 
 
 def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -234,25 +333,20 @@ def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np
     return common, np.stack([np.interp(common, x, y) for x, y in curves])
 
 
-def _draw_score(axes: Axes, score: float | None, linestyle: str) -> None:
-    """Horizontal line at `score`, with the number in the right margin."""
+def _draw_score(axes: Axes, score: float | None) -> None:
+    """Horizontal line at a score, with its name at the left."""
     if score is None:
         return
-    axes.axhline(score, zorder=2, **_score_look(linestyle))
+    axes.axhline(score, zorder=2, color=INK, linestyle="--", linewidth=1.0)
     axes.annotate(
-        f"{score:g}".replace("-", "\N{MINUS SIGN}"),  # as on the axis
-        (1, score),
+        f"reward threshold {score:g}".replace("-", "\N{MINUS SIGN}"),  # as on the axis
+        (0, score),
         xycoords=("axes fraction", "data"),
-        xytext=(3, 0),
+        xytext=(4, -3),
         textcoords="offset points",
-        verticalalignment="center",
-        fontsize="small",
-        color=INK,
+        verticalalignment="top",
+        fontsize=NAME_SIZE,
     )
-
-
-def _score_look(linestyle: str) -> dict[str, Any]:
-    return {"color": INK, "linestyle": linestyle, "linewidth": 1.0}
 
 
 def _label_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
@@ -325,23 +419,19 @@ def lines(
     first: Sequence[str] = (),
     size: tuple[float, float] = (3.3, 2.5),
 ) -> None:
-    """One panel per key (its title) and one legend, titled `legend`; written to `path`.
+    """One panel per key (its title), with `legend` as a line of text below all; written to `path`.
 
-    A name keeps its colour in every panel, and in every figure with the same names `first`. The
-    legend says how many seeds a line has; where that differs between panels, each panel has a
-    legend of its own. log_x: from the first point above 0 on. log_y: which panels have a
-    logarithmic y axis, all or some by title. floors: where a panel's y axis begins, whatever lies
-    below. threshold: a score, as a horizontal line in every panel. size: inches of a panel. Raises
-    ValueError for an unknown suffix.
+    A name keeps its colour in every panel, and in every figure with the same names `first`. log_x:
+    from the first point above 0 on. log_y: which panels have a logarithmic y axis, all or some by
+    title. floors: where a panel's y axis begins, whatever lies below. threshold: a score, as a
+    horizontal line in every panel. size: inches of a panel. Raises ValueError for an unknown
+    suffix.
     """
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     _check_suffix(path)
     names = dict.fromkeys(name for group in panels.values() for name in group)
     looks = _looks(list(dict.fromkeys((*first, *names))))
-    counts = {name: {g[name].n for g in panels.values() if name in g} for name in names}
-    apart = any(len(found) > 1 for found in counts.values())
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     with _style():
@@ -349,10 +439,13 @@ def lines(
         figure = Figure(figsize=inches, layout="constrained")
         sharing: dict[str, Any] = {"sharex": share_x, "sharey": share_y}
         grid = figure.subplots(rows, columns, squeeze=False, **sharing).flatten()
+        drawn = []
         for i, (title, group) in enumerate(panels.items()):
-            for name, line in group.items():
-                _draw_line(grid[i], _positive(line) if log_x else line, looks[name])
-            _draw_score(grid[i], threshold, "--")
+            shown = {name: _positive(line) if log_x else line for name, line in group.items()}
+            drawn.append((grid[i], shown))
+            for name, line in shown.items():
+                _draw_line(grid[i], line, looks[name], log_x)
+            _draw_score(grid[i], threshold)
             bottom = i + columns >= len(panels)
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
             grid[i].tick_params(labelbottom=bottom or not share_x)
@@ -361,21 +454,10 @@ def lines(
             if log_x:
                 _log_x(grid[i])
             if log_y is True or (log_y and title in log_y):
-                grid[i].set_yscale("log")
-                grid[i].yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
-            if apart:
-                own = [
-                    Line2D([], [], label=with_n(name, line.n), **looks[name])
-                    for name, line in group.items()
-                ]
-                grid[i].legend(handles=own, fontsize=7, handlelength=1.4, loc="best")
+                _log_y(grid[i])
         for axes in grid[len(panels) :]:
             axes.remove()
-        labels = {name: name if apart else with_n(name, min(counts[name])) for name in names}
-        handles = [Line2D([], [], label=labels[name], **looks[name]) for name in names]
-        if threshold is not None:
-            handles.append(Line2D([], [], label="reward threshold", **_score_look("--")))
-        _legend(figure, handles, legend)
+        _name_lines(figure, drawn, looks, legend or "", size)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
@@ -386,6 +468,17 @@ def _positive(line: Line) -> Line:
     assert x is not None
     assert y is not None
     return Line(x, y, low, high, line.n)
+
+
+def _log_y(axes: Axes) -> None:
+    """A logarithmic y axis with ticks such as 1e+04, at powers of ten where there are several."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
+    axes.yaxis.set_minor_formatter(NullFormatter())  # matplotlib's own is markup of TeX
 
 
 def _log_x(axes: Axes) -> None:
@@ -539,8 +632,7 @@ def scores_by_value(
                     point = stats.estimate(scores)
                     middle[j], low[j], high[j] = point.value, point.low, point.high
                 axes.vlines(places, low, high, color=color, linewidth=1.6)
-                look = looks[line] if numbers else {"color": color, "linestyle": ""}
-                axes.plot(places, middle, marker="o", markersize=4, **look)
+                axes.plot(places, middle, **looks[line] | ({} if numbers else {"linestyle": ""}))
             slant: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
             crowded = sum(map(len, names)) > 60
             axes.set_xticks(range(len(names)), names, **slant if crowded else {})
@@ -571,14 +663,13 @@ def plane(
         for name, look in _looks(list(places)).items():
             x, y = places[name]
             wide, high = ([[p.value - p.low], [p.high - p.value]] for p in (x, y))
-            color = look["color"]
-            axes.errorbar(x.value, y.value, high, wide, fmt="o", color=color, capsize=2)
+            color, marker = look["color"], look["marker"]
+            axes.errorbar(x.value, y.value, high, wide, fmt=marker, color=color, capsize=2)
             axes.annotate(
                 name,
                 (x.value, y.value),
                 xytext=(6, 5),
                 textcoords="offset points",
-                color=color,
                 fontsize=9,
             )
         axes.set(xlabel=xlabel, ylabel=ylabel)

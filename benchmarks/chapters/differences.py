@@ -26,8 +26,8 @@ def forest(
         printable(title): [row_of(printable(pair), verdict) for pair, verdict in verdicts.items()]
         for title, verdicts in panels.items()
     }
-    xlabel = f"difference of normalised scores, {sides}"
-    return Figure(name, label, "forest", {"panels": rows, "margin": MARGIN, "xlabel": xlabel})
+    data = {"panels": rows, "margin": MARGIN, "xlabel": f"{sides}, normalised"}
+    return Figure(name, label, "forest", data)
 
 
 def row_of(label: str, verdict: Parity | None) -> Difference:

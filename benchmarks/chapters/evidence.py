@@ -99,7 +99,7 @@ HOW_TO_READ = Items(
             f". The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds per side, "
             "and the first decisive result is the verdict, with n seeds per side. How often this "
             "errs is simulated (",
-            Link("error rates", anchor="error-rates-of-verdicts"),
+            Code("error_rates.py"),
             "). ",
             Emphasis("Equivalent"),
             " can still hide rare failures, up to the bound given with it. There is no verdict "

@@ -244,7 +244,8 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     rows = []
     rewards: dict[str, plots.Line] = {}
     scores: dict[str, plots.Line] = {}
-    misled, others = [], []
+    misled: list[Compared] = []
+    others: list[Compared] = []
     for name, m in shown:
         reward = metric_at_points(m, "reward")
         x, score = distance(m), m.curve("pass@1")[1]
@@ -507,7 +508,7 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     rows = [length_row(m, x) for x, m in (*((x, m) for _, x, m in shown), *parts)]
     if not rows:
         return
-    details = [
+    details: list[Block] = [
         Text(
             "Excess length is how many tokens wrong completions are longer than right ones. In ",
             Code("rambling"),
@@ -532,7 +533,8 @@ def excess(m: Method) -> Floats:
 def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     """GRPO and Dr. GRPO, both without a KL; beside it the other pairs of runs."""
     like = f"{display('grpo')} {NO_KL}", display("dr_grpo")
-    decisive, others = [], []
+    decisive: list[Compared] = []
+    others: list[Compared] = []
     for a, b in itertools.combinations(runs, 2):
         what = f"excess length after {a} minus {b}"
         difference = compared(what, between(runs[a], runs[b], excess), 1, " tokens")

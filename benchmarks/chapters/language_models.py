@@ -14,6 +14,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Code,
     Fold,
     Heading,
+    Inline,
     Items,
     Link,
     Table,
@@ -214,14 +215,15 @@ def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
     judged = [(name, x) for name, x in found if x]
     if not judged:
         return
-    excluded, open_ = [], []
+    excluded: list[str] = []
+    unclear: list[str] = []
     for name, x in judged:  # saturated sides have no interval that could exclude anything
         excludes = x.word != "saturated" and x.difference.low >= -MARGIN
-        (excluded if excludes else open_).append(name)
+        (excluded if excludes else unclear).append(name)
     said = {
         "Worse than TRL": [name for name, x in judged if x.word == "worse"] or ["no method"],
         f"A score lower than TRL's by more than {MARGIN} is excluded": excluded or ["no method"],
-        "It is not excluded": open_,
+        "It is not excluded": unclear,
         "No verdict": [name for name, x in found if not x],
     }
     yield Items([f"{title}: {', '.join(names)}" for title, names in said.items() if names])
@@ -271,7 +273,7 @@ SPEED_COLUMNS = (
 
 def speed_blocks(stored: dict[str, Any]) -> list[Block]:
     """What benchmarks/trl_speed.py measured."""
-    rows = []
+    rows: list[tuple[Inline, ...]] = []
     for name, row in stored.items():
         changed = name.removeprefix(row["algo"]).removeprefix(", ")
         systems = (trl_speed.OURS, trl_speed.THEIRS)
@@ -338,7 +340,7 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block
 
 def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
     """The same prompt before, during and after training, of the first seed of one method a task."""
-    rows = []
+    rows: list[tuple[Inline, ...]] = []
     for task in dict.fromkeys(m.task for m in found):
         for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and m.plain][:1]:
             with left_out(m.run.path):

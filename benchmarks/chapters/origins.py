@@ -9,6 +9,7 @@ from manyseeds.benchmarks.chapters.blocks import Block, Code, Fold, Inline, Item
 from manyseeds.benchmarks.store.results import code_of, commit_of, processor, versions_text
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.record import plural, ranges
+from manyseeds.runs.stale import part_is_stale
 
 
 def command_text(stored: dict[str, Any], *more: str) -> Text:
@@ -44,13 +45,17 @@ def origin_of(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def commands(runs: Sequence[StoredRun]) -> list[Block]:
-    """The command of every run, folded away, below the code and machine that they share."""
+    """The command of every part of runs, folded away, below the code and machine that they share;
+    nothing without runs."""
+    configs = [config for run in runs for config in run.configs]
+    if not configs:
+        return []
     alike: dict[str, list[Inline]] = {}
-    for config in (config for run in runs for config in run.configs):
+    for config in configs:
         shared = (code_of(config), commit_of(config), processor(config["machine"]))
         origin = ", ".join((*shared, versions_text(config)))
         alike.setdefault(origin, []).append(Code(config["command"]))
-    return [
-        Fold(f"{plural(len(found), 'command')}: {origin}", [Items(found)])
-        for origin, found in alike.items()
-    ]
+    stale = sum(map(part_is_stale, configs))
+    code = f"{stale} of them stale" if stale else "of the present code"
+    items = [Item(origin, Items(found)) for origin, found in alike.items()]
+    return [Fold(f"{plural(len(configs), 'command')}, {code}", [Items(items)])]

@@ -36,12 +36,12 @@ def tables_of(blocks: Iterable[Block]) -> dict[str, list[list[str]]]:
 def short_report(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
     """Reports of test_report.py, but for WHOLE, draw no pictures and know the quick suite alone."""
 
-    def write(_: Any, path: Path, **settings: Any) -> None:
-        write_bytes(path, b"<svg/>")
+    def write(*data: Any, path: Path | None = None, **settings: Any) -> None:
+        write_bytes(path or data[-1], b"<svg/>")
 
     if Path(request.path).stem == "test_report" and request.function.__name__ not in WHOLE:
-        monkeypatch.setattr(plots, "lines", write)
-        monkeypatch.setattr(plots, "tree", write)
+        for kind in ("lines", "forest", "tree"):
+            monkeypatch.setattr(plots, kind, write)
         monkeypatch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})
 
 

@@ -389,7 +389,7 @@ def test_svg_is_deterministic_and_says_n(tmp_path: Path) -> None:
         plots.learning_curves(groups, path, title="CartPole-v1", threshold=475)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     text = paths[0].read_text()
-    for words in ("manyseeds ppo, n = 5", "sb3 ppo, n = 1", "475", "reward threshold", "100k"):
+    for words in ("manyseeds ppo, n = 5", "sb3 ppo, n = 1", "reward threshold 475", "100k"):
         assert f">{words}</text>" in text
     assert plots.IQM_LEGEND in text
     assert "<dc:date>" not in text
@@ -407,21 +407,33 @@ def test_the_curve_is_the_evaluations_and_nothing_else() -> None:
     assert len(exact_steps) == 21
 
 
-def test_lines_say_n_once_or_in_each_panel_where_it_differs(tmp_path: Path) -> None:
-    def drawn(n: int) -> str:
-        line, other = plots.iqm_line("ppo", run_frame(3)), plots.iqm_line("ppo", run_frame(n))
-        panels = {f"env {i}": {"ppo": line, "dqn $": other if i else line} for i in range(2)}
-        path = tmp_path / f"{n}.svg"
-        plots.lines(panels, path, xlabel="x", ylabel="y", threshold=475, log_x=True)
-        return path.read_text()
+def test_lines_have_their_names_at_their_ends(tmp_path: Path) -> None:
+    """With n where it differs, and apart where lines end at one point; a legend has long ones."""
+
+    def drawn(n: int, other: str = "dqn $") -> str:
+        line = plots.iqm_line("ppo", run_frame(3))
+        panels = {f"env {i}": {"ppo": line, other: line._replace(n=n)} for i in range(2)}
+        look = {"threshold": 475, "log_x": True, "log_y": ["env 1"]}
+        plots.lines(panels, tmp_path / "x.svg", xlabel="x", ylabel="y", legend="IQM", **look)
+        return (tmp_path / "x.svg").read_text()
+
+    def count(text: str, *words: str) -> list[int]:
+        return [text.count(f">{word}</text>") for word in words]
 
     text = drawn(3)
-    assert [text.count(f">{name}, n = 3</text>") for name in ("ppo", "dqn $")] == [1, 1]
-    assert [text.count(f">{words}</text>") for words in ("env 0", "env 1", "475")] == [1, 1, 2]
-    text = drawn(5)
-    assert [text.count(f">dqn $, n = {n}</text>") for n in (3, 5)] == [1, 1]
-    assert text.count(">ppo, n = 3</text>") == 2
-    assert text.count(">ppo</text>") == 1  # one legend of colours for all
+    words = ("ppo", "dqn $", "reward threshold 475", "IQM, n = 3", "env 0", "env 1")
+    assert count(text, *words) == [2, 2, 2, 1, 1, 1]
+    heights = re.findall(r' y="([\d.]+)"[^>]*>(?:ppo|dqn \$)</text>', text)
+    assert abs(float(heights[0]) - float(heights[1])) > plots.NAME_SIZE
+    assert "mathdefault" not in text
+    assert count(drawn(5), "ppo, n = 3", "dqn $, n = 5", "IQM") == [2, 2, 1]
+    long = "an algorithm with a long name"
+    assert count(drawn(5, long), "ppo, n = 3", f"{long}, n = 5", "IQM") == [1, 1, 1]
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    looks = plots._looks([f"name {i}" for i in range(30)])
+    assert len({(look["marker"], str(look["linestyle"])) for look in looks.values()}) == 30
 
 
 def test_a_name_keeps_its_colour_in_every_figure() -> None:

@@ -86,18 +86,19 @@ const Gridworld = (() => {
 
   /** Use the brush on some cells; toggles: take away what it would paint. */
   function paint(places, toggles) {
-    const kind = brush();
-    edit((world) => {
-      for (const place of places) {
-        const cell = cellOf(place, world);
-        if (kind === "reward") paintReward(world, cell, toggles);
-        else if (kind === "erase") {
-          GridworldState.clear(world, cell);
-          GridworldState.setReward(world, cell, null);
-        } else if (!kindOf(world, cell)) GridworldState.place(world, kind, cell);
-        else if (toggles && kindOf(world, cell) === kind) GridworldState.clear(world, cell);
-      }
-    });
+    const use = { reward: paintReward, erase }[brush()] || paintThing;
+    try {
+      edit((world) => places.forEach((place) => use(world, cellOf(place, world), toggles)));
+    } catch (error) {
+      problem = `${error.message}.`; // no number in the brush of rewards
+      changed();
+    }
+  }
+
+  function paintThing(world, cell, toggles) {
+    const kind = kindOf(world, cell);
+    if (!kind) GridworldState.place(world, brush(), cell);
+    else if (toggles && kind === brush()) GridworldState.clear(world, cell);
   }
 
   function paintReward(world, cell, toggles) {
@@ -107,11 +108,17 @@ const Gridworld = (() => {
     GridworldState.setReward(world, cell, toggles && isSet ? null : reward);
   }
 
+  function erase(world, cell) {
+    GridworldState.clear(world, cell);
+    GridworldState.setReward(world, cell, null);
+  }
+
   /** Take over a number that was typed or dragged; a wrong one is told and left alone. */
   function setNumber(name, text) {
     try {
       const value = numberOf(name, text);
-      if (SIZE.includes(name)) GridworldState.fitInto(state.world, { ...state.world, [name]: value });
+      if (SIZE.includes(name))
+        GridworldState.fitInto(state.world, { ...state.world, [name]: value });
       else if (WORLD.includes(name)) state.world[name] = value;
       else state.learning[name] = value;
       problem = "";
@@ -309,9 +316,11 @@ const Gridworld = (() => {
   /** What a board says of a cell, besides its value: its place with all that is there, and the best
    * actions. */
   function aboutCell(view, place, actions) {
-    const mark = view.marks[place];
-    const parts = [view.kinds[place] || "empty", mark && `reward ${mark}`];
-    if (view.kinds[place] === "jump") parts[1] = mark.includes("′") ? `to ${mark}` : `from ${mark}`;
+    const [kind, mark] = [view.kinds[place], view.marks[place]];
+    const parts = [
+      kind === "jump" ? "" : kind || "empty",
+      mark && `${/^[A-H]/.test(mark) ? "jump" : "reward"} ${mark}`,
+    ];
     const what = `${placeName(place)}: ${parts.filter(Boolean).join(", ")}`;
     return { what, best: actions.map((action) => ACTIONS[action]).join(", ") };
   }
@@ -385,10 +394,14 @@ const Gridworld = (() => {
     if (name === "value") {
       if (step.kind === "start") return "Start: all values are 0.";
       const count = `Sweep ${step.sweep} of ${steps.length - 1}.`;
-      if (place === steps.length - 1) return `${count} All values are optimal.`;
+      const { gamma, stepCost } = state.world;
+      if (place === steps.length - 1) {
+        const hurry = gamma === 1 && stepCost === 0 ? " Long ways are as good as short ones." : "";
+        return `${count} All values are optimal.${hurry}`;
+      }
       const text = `${count} Bellman residual ${size(step.residual)}`;
-      if (state.world.gamma === 1) return `${text}.`;
-      const bound = step.residual / (1 - state.world.gamma);
+      if (gamma === 1) return `${text}.`;
+      const bound = step.residual / (1 - gamma);
       return `${text}: no value is further than ${size(bound)} from V*.`;
     }
     const policy = step.iteration === 1 ? "the random policy" : `policy ${step.iteration}`;
@@ -396,7 +409,9 @@ const Gridworld = (() => {
     if (step.kind === "sweep") {
       const isDone = step.solved || step.change <= step.enough;
       const done = isDone ? ` ${capital(policy)} is evaluated.` : "";
-      const how = step.solved ? "The rest of the sweeps is solved as linear equations" : `Sweep ${step.sweep}`;
+      const how = step.solved
+        ? "The rest of the sweeps is solved as linear equations"
+        : `Sweep ${step.sweep}`;
       return `${how}, evaluating ${policy}: largest change ${size(step.change)}.${done}`;
     }
     if (step.kind === "end") {

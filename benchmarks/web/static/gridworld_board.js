@@ -172,7 +172,10 @@ const GridworldBoard = (() => {
         if (!paints) return;
         const sweeps = this.on.sweeps();
         const cells = moved ? [state] : [at, state];
-        this.on.paint(cells.filter((cell) => sweeps || !this.view.kinds[cell]), false);
+        this.on.paint(
+          cells.filter((cell) => sweeps || !this.view.kinds[cell]),
+          false,
+        );
       } else if (this.view.kinds[state]) {
         return; // taken
       } else {

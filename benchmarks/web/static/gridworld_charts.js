@@ -32,7 +32,9 @@ const GridworldCharts = (() => {
    * The axis is logarithmic; 0 has a line of its own, the lowest.
    */
   function drawResiduals(figure, plans) {
-    const made = plans.map(({ steps }) => thinned(steps.filter((step) => ["start", "sweep"].includes(step.kind))));
+    const made = plans.map(({ steps }) =>
+      thinned(steps.filter((step) => ["start", "sweep"].includes(step.kind))),
+    );
     const residuals = made.flat().map((step) => step.residual);
     const lowest = Math.min(1, ...residuals.filter((x) => x > 0));
     const highest = Math.max(lowest, ...residuals);
@@ -51,7 +53,7 @@ const GridworldCharts = (() => {
         y,
         text: () => plans[k].name,
         fill: colour(k),
-        dx: 6,
+        dx: k ? 6 : -8,
         dy: k ? 12 : -12,
         textAnchor: k ? "start" : "end",
       }),

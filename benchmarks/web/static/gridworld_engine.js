@@ -193,7 +193,7 @@ const GridworldEngine = (() => {
       probabilities.some(
         (p, k) => p > 0 && reaches[successors[(state * A + action) * OUTCOMES + k]],
       );
-    for (let before = -1, count = 0; count !== before; ) {
+    for (let before = -1, count = 0; count !== before;) {
       before = count;
       for (let state = 0; state < X; state++) {
         if (reaches[state]) continue;
@@ -230,7 +230,8 @@ const GridworldEngine = (() => {
     });
     for (let i = 0; i < X; i++) {
       let pivot = i;
-      for (let j = i + 1; j < X; j++) if (Math.abs(rows[j][i]) > Math.abs(rows[pivot][i])) pivot = j;
+      for (let j = i + 1; j < X; j++)
+        if (Math.abs(rows[j][i]) > Math.abs(rows[pivot][i])) pivot = j;
       [rows[i], rows[pivot]] = [rows[pivot], rows[i]];
       for (let j = i + 1; j < X; j++) {
         const factor = rows[j][i] / rows[i][i];
@@ -300,7 +301,17 @@ const GridworldEngine = (() => {
         // gamma 1, where the errors add up over the steps of an episode, a hundredth of that.
         enough = goalOfResidual(V, gamma) / (gamma < 1 ? 2 : 200);
         residual = largestDifference(best(q), V);
-        steps.push({ kind: "sweep", V, policy, iteration, sweep, solved, change, enough, residual });
+        steps.push({
+          kind: "sweep",
+          V,
+          policy,
+          iteration,
+          sweep,
+          solved,
+          change,
+          enough,
+          residual,
+        });
       } while (change > enough && !solved);
       const accuracy = goalOfResidual(V, gamma);
       if (residual <= accuracy) {

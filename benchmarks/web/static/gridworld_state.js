@@ -208,7 +208,9 @@ const GridworldState = (() => {
     size: writtenSize(world),
     ...Object.fromEntries(NUMBERS.map((name) => [name, world[name]])),
     start: written([world.start]),
-    ...Object.fromEntries(Object.entries(FIELDS).map(([name, list]) => [name, written(world[list])])),
+    ...Object.fromEntries(
+      Object.entries(FIELDS).map(([name, list]) => [name, written(world[list])]),
+    ),
     rewards: writtenRewards(world.rewards),
     jumps: writtenJumps(world.jumps),
     restart: world.restart ? "yes" : "no",
@@ -261,7 +263,8 @@ const GridworldState = (() => {
   /** The cells and the reward of a part as 3.4:0.5 or 3.4:5.6:0.5. */
   function paying(name, part, count, world) {
     const texts = part.split(":");
-    if (texts.length !== count + 1) throw new Error(`${name} ${part}: must have ${count + 1} parts`);
+    if (texts.length !== count + 1)
+      throw new Error(`${name} ${part}: must have ${count + 1} parts`);
     const cells = texts.slice(0, count).flatMap((text) => cellIn(name, text, world));
     return [...cells, numberOf("reward", texts[count])];
   }
@@ -272,7 +275,8 @@ const GridworldState = (() => {
     const { world } = found;
     const read = (name, use) => name in fields && use(fields[name]);
     for (const name of NUMBERS) read(name, (text) => (world[name] = numberOf(name, text)));
-    for (const name of LEARNING) read(name, (text) => (found.learning[name] = numberOf(name, text)));
+    for (const name of LEARNING)
+      read(name, (text) => (found.learning[name] = numberOf(name, text)));
     read("size", (text) => fitInto(world, sizeOf(text)));
     read("start", (text) => (world.start = cellIn("start", text, world)));
     for (const [name, list] of Object.entries(FIELDS)) {

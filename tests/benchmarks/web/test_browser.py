@@ -17,6 +17,7 @@ from manyseeds.digest import ROOT
 from tests.benchmarks.web.conftest import HOSTILE, PENDULUM
 
 CARTPOLE = "environment-CartPole-v1.html"
+AXE = ROOT / "build/axe/node_modules/axe-core/axe.min.js"
 PAPER = 703  # pixels between the margins of A4
 
 
@@ -51,26 +52,59 @@ def state(page: Any) -> str:
     return str(page.evaluate("location.hash"))
 
 
+def all_pages(site: Path) -> list[str]:
+    """And those with settings in other states."""
+    states = ["tab=learn&episodes=20", "large=yes&size=10"]
+    return [
+        *sorted(path.name for path in site.glob("*.html")),
+        *(f"gridworld.html#{state}" for state in states),
+        "grpo.html#method=ppo&group=all+wrong",
+    ]
+
+
+def scroll_through(page: Any) -> None:
+    """Charts are drawn when they come into view."""
+    for y in range(0, page.evaluate("document.documentElement.scrollHeight"), 700):
+        page.evaluate(f"scrollTo(0, {y})")
+        page.wait_for_timeout(30)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280, 1600])
 def test_every_page(browser: Any, site: Path, width: int, scheme: str) -> None:
-    files = sorted(path.name for path in site.glob("*.html"))
+    files = all_pages(site)
     assert {"index.html", "environments.html", CARTPOLE, "verdicts.html"} <= {*files}
-    files += ["gridworld.html#tab=learn&episodes=20", "gridworld.html#large=yes&size=10"]
-    for file in [*files, "grpo.html#method=ppo&group=all+wrong"]:
+    for file in files:
         with opened(browser, site, file, width, scheme) as page:
             assert page.locator("h1").count() == 1, file
-            height = page.evaluate("document.documentElement.scrollHeight")
-            for y in range(0, height, 700):  # charts are drawn when they come into view
-                page.evaluate(f"scrollTo(0, {y})")
-                page.wait_for_timeout(30)
+            scroll_through(page)
             assert page.locator("[data-chart]:not(:has(svg, table))").count() == 0, file
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{file} scrolls sideways: {wide}"
             for board in page.locator(".grid:visible").all()[:1]:
                 box = board.bounding_box()
                 assert min(box["width"], box["height"]) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_axe_has_no_serious_finding(browser: Any, site: Path, width: int, scheme: str) -> None:
+    if not AXE.exists():
+        pytest.skip("needs axe-core: make axe")
+    found = []
+    for file in all_pages(site):
+        with opened(browser, site, file, width, scheme) as page:
+            scroll_through(page)
+            page.evaluate(AXE.read_text())
+            wrong = page.evaluate("axe.run({ resultTypes: ['violations'], preload: false })")[
+                "violations"
+            ]
+            for rule in wrong:
+                if rule["impact"] in ("serious", "critical"):
+                    found.append((file, rule["id"], *(node["html"] for node in rule["nodes"][:3])))
+    assert not found
 
 
 def test_links_lead_somewhere(site: Path) -> None:
