@@ -103,8 +103,8 @@ def test_axe_has_no_serious_finding(browser: Any, site: Path, width: int, scheme
             ]
             for rule in wrong:
                 if rule["impact"] in ("serious", "critical"):
-                    found.append((file, rule["id"], *(node["html"] for node in rule["nodes"][:3])))
-    assert not found
+                    found += [f"{file}: {rule['id']}: {x['html']}" for x in rule["nodes"]]
+    assert not found, "\n".join(found)
 
 
 def test_links_lead_somewhere(site: Path) -> None:
