@@ -751,6 +751,8 @@ def _difference_look(word: str) -> dict[str, Any]:
 
 # ---- Values and actions of a plan -----------------------------------------------------------
 
+STEPS = (1, 2, 3, 5, 8)  # of a plan, that a still picture shows besides the last: most change first
+
 
 class Board(NamedTuple):
     """What one picture of a plan shows."""
@@ -762,11 +764,10 @@ class Board(NamedTuple):
     best: NDArray[np.bool_] | None = None  # [X, A], all greedy actions where they are known
 
 
-def boards(
-    pictures: Sequence[Board], layout: Any, path: Path | str, *, columns: int | None = None
-) -> None:
+def boards(pictures: Sequence[Board], layout: Any, path: Path | str) -> None:
     """Write pictures of values and greedy actions beside one another; `.gif`: after one another.
 
+    Beside one another stand, of many pictures, those that STEPS names and the last.
     `layout` says how the states lie on paper (titles, actions, marks). All pictures share one scale
     of colours, that of the last one: blue above 0, red below. Raises ValueError for an unknown
     suffix.
@@ -780,8 +781,9 @@ def boards(
         write_bytes(path, _gif_bytes(frames))
         return
     _check_suffix(path)
+    shown = [*(pictures[k - 1] for k in STEPS if k < len(pictures)), last]
     with _style():
-        figure = _draw_boards(pictures, layout, limit, columns or min(len(pictures), 3))
+        figure = _draw_boards(shown, layout, limit, min(len(shown), 3))
     write_bytes(path, figure_bytes(figure, path.suffix))
 
 

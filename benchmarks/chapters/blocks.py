@@ -144,12 +144,17 @@ class Items:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. name: of its files tables/NAME.csv and .tex; empty: it has none."""
+    """A table. name: of its files tables/NAME.csv and .tex; empty: it has none. Raises ValueError
+    for a row of another length."""
 
     name: str
     columns: Sequence[Cell]
     rows: Rows
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("a row has not as many cells as there are columns")
 
     @property
     def few_seeds(self) -> str:

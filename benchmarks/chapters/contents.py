@@ -77,7 +77,7 @@ def missing_page(store: Store) -> list[Block]:
     return [Text("Unfinished seeds of the suites:"), Items(store.missing)]
 
 
-CHAPTERS = (
+CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "verdicts.md",
         "Verdicts",

@@ -9,7 +9,7 @@ from manyseeds.benchmarks.chapters.blocks import Figure, Word
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
-from manyseeds.stats import Parity
+from manyseeds.stats import Estimate, Parity
 
 Answer = str  # whether a claim is "true", "false" or "undecided" of a pair
 
@@ -44,3 +44,8 @@ def claim_word(answers: Iterable[Answer]) -> Word:
     if "true" in found:
         return "holds" if found == {"true"} else "in part"
     return "does not hold" if "false" in found else "not shown"
+
+
+def lies_above(a: Estimate, b: Estimate) -> Answer:
+    """Whether an interval lies above another: true, false if below, undecided if they overlap."""
+    return "true" if a.low > b.high else "false" if a.high < b.low else "undecided"

@@ -17,6 +17,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Emphasis,
     Figure,
     Heading,
+    Item,
     Items,
     Link,
     Outcome,
@@ -79,35 +80,52 @@ HOW_TO_READ = Items(
             "return is replaced by the random policy's score or, if that is unknown, by the lowest "
             "return of the run.",
         ),
-        (
-            Strong("Verdict."),
-            " A verdict compares ours with stable-baselines3 (SB3) at the same hyperparameters, "
-            "network and evaluation. The number is the difference of the mean normalised scores "
-            f"(0: random policy, 1: reference), ours minus SB3's, with its {1 - LEVEL:.0%} "
-            "interval; p is that of a permutation test. An interval within "
-            f"±{MARGIN} is ",
-            Emphasis("equivalent"),
-            f", given at least {stats.EQUIVALENCE_SEEDS} seeds per side. Otherwise an interval "
-            "above 0 is ",
-            Emphasis("better"),
-            " and one below 0 is ",
-            Emphasis("worse"),
-            ", if p agrees. If all seeds of both sides score the same, the cell is ",
-            Emphasis("saturated"),
-            ", and the bound on the failure rate is given instead. Any other interval is ",
-            Emphasis("undecided"),
-            f". The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds per side, "
-            "and the first decisive result is the verdict, with n seeds per side. How often this "
-            "errs is simulated (",
-            Code("error_rates.py"),
-            "). ",
-            Emphasis("Equivalent"),
-            " can still hide rare failures, up to the bound given with it. There is no verdict "
-            f"until both sides have seeds 0 to {LOOKS[0] - 1}, or if the environment's random or "
-            "reference score is unknown. Verdicts use the mean, not the IQM, so that failed seeds "
-            "count. The rule was stated on 2026-11-22; seeds published before that date had "
-            "already been tested by an earlier rule. Verdicts on ablations, searches and language "
-            "models, and revised verdicts, use a single test with 95% intervals and p < 0.05.",
+        Item(
+            (
+                Strong("Verdict."),
+                " A verdict compares ours with stable-baselines3 (SB3) at the same "
+                "hyperparameters, network and evaluation. The number is the difference of the mean "
+                "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
+                f"{1 - LEVEL:.0%} interval; p is that of a permutation test.",
+            ),
+            Items(
+                [
+                    (
+                        f"An interval within ±{MARGIN} is ",
+                        Emphasis("equivalent"),
+                        f", given at least {stats.EQUIVALENCE_SEEDS} seeds per side. It can still "
+                        "hide rare failures, up to the bound given with it.",
+                    ),
+                    (
+                        "Otherwise an interval above 0 is ",
+                        Emphasis("better"),
+                        " and one below 0 is ",
+                        Emphasis("worse"),
+                        ", if p agrees.",
+                    ),
+                    (
+                        "If all seeds of both sides score the same, the cell is ",
+                        Emphasis("saturated"),
+                        ", and the bound on the failure rate is given instead.",
+                    ),
+                    ("Any other interval is ", Emphasis("undecided"), "."),
+                    (
+                        "The test is sequential: it is run at "
+                        f"{', '.join(map(str, LOOKS))} seeds per side, and the first decisive "
+                        "result is the verdict, with n seeds per side. How often this errs is "
+                        "simulated (",
+                        Code("error_rates.py"),
+                        ").",
+                    ),
+                    f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if "
+                    "the environment's random or reference score is unknown.",
+                    "Verdicts use the mean, not the IQM, so that failed seeds count.",
+                    "The rule was stated on 2026-11-22; seeds published before that date had "
+                    "already been tested by an earlier rule.",
+                    "Verdicts on ablations, searches and language models, and revised verdicts, "
+                    "use a single test with 95% intervals and p < 0.05.",
+                ]
+            ),
         ),
         (
             Strong("Learning speed."),

@@ -33,6 +33,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     compared,
     comparison_table,
     curves,
+    forest,
     judged,
     measure,
     paired,
@@ -183,9 +184,9 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         early = f"{int((best > SOLVED).sum())} of {n}"
         rows.append((base, m.label, str(n), *both(m, "pass@1"), *before_after, early))
         run = f"{display(m.algo)} from {base}"
-        gains += compared(f"pass@1 after minus before, {run}", change(m, "pass@1"))
-        ahead.append(
-            Compared(f"best accuracy minus {SOLVED}, {run}", stats.estimate(best - SOLVED, "mean"))
+        gains += compared("pass@1 after minus before", run, change(m, "pass@1"))
+        ahead += compared(
+            f"best accuracy minus {SOLVED}", run, stats.estimate(best - SOLVED, "mean")
         )
     panels = {
         title: {f"{display(m.algo)} from {base}": m.line(name) for base, m in shown}
@@ -193,6 +194,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     }
     floors = {"length, tokens": 0.0}
     yield judged(
+        "language-zero",
         "Reinforcement learning from rules alone, without SFT, improves a base model.",
         f"{R1}, sec. 2.2",
         gains,
@@ -203,6 +205,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         ),
     )
     yield judged(
+        "language-zero-solved",
         "Reinforcement learning from rules alone takes a base model to an "
         f"accuracy of {SOLVED} within {WITHIN:,} samples.",
         f"{R1}, sec. 2.2",
@@ -259,12 +262,13 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             )
         )  # fmt: skip
         if "rules" not in name:
-            run = f"after minus before {display(m.algo)} ({name})"
-            gain = compared(f"pass@1 {run}", change(m, "pass@1"))
+            run = f"{display(m.algo)} ({name})"
+            gain = compared("pass@1 after minus before", run, change(m, "pass@1"))
             earned = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
-            others += compared(f"learned reward {run}", earned, 2)
+            others += compared("learned reward after minus before", run, earned, 2)
             (misled if earned and earned.low > 0 else others).extend(gain)
     yield judged(
+        "language-overoptimisation",
         "As a model gains in a learned reward alone, its true score falls.",
         GAO,
         misled,
@@ -308,10 +312,12 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
     for m in runs:
         kl = m.values("kl").mean()
         if np.isfinite(kl):
-            what = f"pass@1 after minus before, at a KL of {kl:.3f} nats per token"
-            gains += [(kl, x) for x in compared(what, change(m, "pass@1"))]
-    higher = [kl for kl, gain in gains if gain.sign > 0]
-    lower = [kl for kl, gain in gains if gain.sign < 0]
+            what = f"at a KL of {kl:.3f} nats per token"
+            gain = compared("pass@1 after minus before", what, change(m, "pass@1"))
+            gains += [(kl, x) for x in gain]
+    found = [x for _, x in gains]
+    higher = [kl for kl, x in gains if x.sign > 0]
+    lower = [kl for kl, x in gains if x.sign < 0]
     word: Word = "not shown"
     number = ""
     if higher and lower:
@@ -321,13 +327,14 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
             "pass@1 turns from a gain to a loss between a KL of "
             f"{max(higher):.3f} and {min(lower):.3f} nats per token"
         )
-    if gains:
+    if found:
         yield Claim(
             "The true score rises close to the initial model, and falls far from it.",
             word,
             number,
-            details=[comparison_table([gain for _, gain in gains])],
-            source=GAO,
+            forest("language-overoptimisation-turn", found),
+            [comparison_table(found)],
+            GAO,
         )
 
 
@@ -338,9 +345,10 @@ def refreshed_claim(runs: Iterable[Method]) -> Iterator[Block]:
     if len(run) == 2:
         difference = between(run[True], run[False], lambda m: m.curve("pass@1")[1].mean(1))
         yield judged(
+            "language-overoptimisation-renewed",
             "Renewing the reward model and the reference delays the loss of accuracy.",
             f"{GRPO}, sec. 4.1.4",
-            compared("pass@1 averaged over the training, with renewal minus without", difference),
+            compared("pass@1 averaged over the training", "with renewal minus without", difference),
             1,
         )
 
@@ -381,13 +389,12 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         return [
             x
             for name in ("pass@1", "pass@16")
-            for x in compared(
-                f"{name} after {a} minus {b}", paired(values[a][name], values[b][name])
-            )
+            for x in compared(name, f"{a} minus {b}", paired(values[a][name], values[b][name]))
         ]
 
     settings = stored["settings"]
     yield judged(
+        "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than as much RL alone.",
         f"{R1}v1, sec. 2.3",
         differences("RL again", "RL twice as long"),
@@ -406,6 +413,7 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         ],
     )
     yield judged(
+        "language-pipeline-distillation",
         "Distillation improves a small model more than RL on it.",
         f"{R1}v1, sec. 4.1",
         differences("distillation", "RL on small base"),
@@ -441,7 +449,8 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             x
             for high, m in others
             for x in compared(
-                f"{name} with an upper clip of {high:g} minus {low:g}",
+                name,
+                f"an upper clip of {high:g} minus {low:g}",
                 between(m, plain, measure(name)),
             )
         ]
@@ -451,6 +460,7 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for name in ("entropy", "pass@16")
     }
     yield judged(
+        "language-clip-higher",
         "A larger upper clip range keeps the entropy up.",
         f"{DAPO}, sec. 3.1",
         differences("entropy"),
@@ -470,6 +480,7 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         ),
     )
     yield judged(
+        "language-clip-higher-samples",
         "A larger upper clip range keeps the samples diverse, as pass@16 shows.",
         f"{DAPO}, sec. 3.1",
         differences("pass@16"),
@@ -536,8 +547,9 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     decisive: list[Compared] = []
     others: list[Compared] = []
     for a, b in itertools.combinations(runs, 2):
-        what = f"excess length after {a} minus {b}"
-        difference = compared(what, between(runs[a], runs[b], excess), 1, " tokens")
+        difference = compared(
+            "excess length", f"{a} minus {b}", between(runs[a], runs[b], excess), 1, " tokens"
+        )
         (decisive if (a, b) == like else others).extend(difference)
     panels = {
         title: {name: m.line(measure) for name, m in runs.items()}
@@ -547,6 +559,7 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
         )
     }
     return judged(
+        "language-free-length",
         "GRPO makes wrong completions longer than Dr. GRPO does.",
         DR_GRPO,
         decisive,
@@ -570,13 +583,12 @@ def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -
     for name, m in parts:
         if plain and m is not plain:
             alone = f"{name} alone minus {CHANGED[0]}"
-            scores += compared(f"pass@1 with {alone}", between(m, plain, measure("pass@1")))
-            what = f"length in the first {EARLY:.0%} of the training with {alone}"
-            lengths += [
-                (name, x) for x in compared(what, between(m, plain, early_length), 2, " tokens")
-            ]
+            scores += compared("pass@1", alone, between(m, plain, measure("pass@1")))
+            early, length = between(m, plain, early_length), f"length, first {EARLY:.0%}"
+            lengths += [(name, x) for x in compared(length, alone, early, 2, " tokens")]
     if scores:
         yield judged(
+            "language-parts",
             "DAPO's token-level loss, overlong filtering and soft punishment raise the accuracy.",
             f"{DAPO}, table 1",
             scores,
@@ -585,6 +597,7 @@ def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -
         )
     if lengths:
         yield judged(
+            "language-parts-length",
             "DAPO's soft punishment of long completions makes them shorter.",
             f"{DAPO}, sec. 3.4",
             [x for name, x in lengths if name == CHANGED[3]],
@@ -625,7 +638,7 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
     rows = []
     gains: dict[str, list[Compared]] = {}
     for name, title in WAITS.items():
-        gains[name] = compared(f"{title} after RL minus before", change(m, name))
+        gains[name] = compared(title, "after RL minus before", change(m, name))
         rows.append((title, *both(m, name), *([x.text for x in gains[name]] or [""])))
     panels = {
         title: {display("grpo"): m.line(name)} for name, title in WAITS.items() if m.has(name)
@@ -636,6 +649,7 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
         figure = curves("language-correction", label, panels, columns=2, floors=floors)
     columns = ("", "before", "after, mean [95%]", "gain, paired [95%]")
     yield judged(
+        "language-correction",
         "By reinforcement learning a model comes to reconsider what it wrote.",
         f"{R1}, sec. 2.2.4",
         [*gains["wait"], *gains["wait_if_wrong"]],
@@ -658,7 +672,7 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
         found_before = stats.estimate(before, "mean")
         yield Claim(
             ("A model writes ", Code("wait"), " before any reinforcement learning."),
-            verdict_on(compared("", found_before), 1),
+            verdict_on(compared("P(wait)", "before RL", found_before), 1),
             f"{found_before.short_text(3)}, P(wait) before RL",
             details=[Text("Here it learned so from its demonstrations.")],
             source=DR_GRPO,
@@ -686,10 +700,12 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     ]  # fmt: skip
     equal, _, grpo = shown
     yield judged(
+        "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
         GRPO,
         compared(
-            "pass@1 of PPO with GRPO's prompts, passes and weight of the KL, minus GRPO",
+            "pass@1",
+            "PPO with GRPO's prompts, passes and weight of the KL, minus GRPO",
             between(equal, grpo, measure("pass@1")),
         ),
         -1,

@@ -13,17 +13,17 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Figure,
-    Fold,
     Inline,
     Table,
     Text,
     Word,
+    folded_if_long,
 )
+from manyseeds.benchmarks.chapters.differences import claim_word
 from manyseeds.benchmarks.store.methods import Method, begun_with
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
-from manyseeds.record import plural
 from manyseeds.stats import Floats
 
 CAPTION = "mean over seeds, 95% interval"
@@ -38,7 +38,6 @@ LENGTHS = (
 )
 RL = ("rlhf_ppo", "grpo", "dr_grpo", "dapo")
 CURVES = ("pass@4", "cons@4", "entropy")
-LONG = 15  # rows of a table that is not folded
 
 
 def curves(
@@ -49,19 +48,13 @@ def curves(
     return Figure(name, label, "lines", data)
 
 
-def folded(table: Table) -> Block:
-    """A table, folded where it is long."""
-    if len(table.rows) <= LONG:
-        return table
-    return Fold(f"Table of {plural(len(table.rows), 'run')}", [table])
-
-
 # ---- Differences and what they say ----------------------------------------------------------
 
 
 class Compared(NamedTuple):
-    """A difference, and what it is of."""
+    """A difference, and what it is of: a measure, and a run or the side of a pair."""
 
+    measure: str
     what: str
     difference: stats.Estimate
     digits: int = 3
@@ -78,7 +71,7 @@ class Compared(NamedTuple):
         return int(self.difference.low > 0) - int(self.difference.high < 0)
 
 
-WORDS = {1: "higher", -1: "lower", 0: "not shown to be higher or lower"}
+WORDS = {1: "higher", -1: "lower", 0: "undecided"}
 
 
 def change(m: Method, name: str) -> stats.Estimate | None:
@@ -118,20 +111,15 @@ def measure(name: str) -> Callable[[Method], Floats]:
 
 
 def compared(
-    what: str, difference: stats.Estimate | None, digits: int = 3, unit: str = ""
+    measure: str, what: str, difference: stats.Estimate | None, digits: int = 3, unit: str = ""
 ) -> list[Compared]:
     """The comparison, if there is a difference."""
-    return [Compared(what, difference, digits, unit)] if difference else []
+    return [Compared(measure, what, difference, digits, unit)] if difference else []
 
 
 def verdict_on(found: Sequence[Compared], sign: int) -> Word:
     """Whether all differences have the sign (1 or -1) that a claim gives them."""
-    signs = {sign * x.sign for x in found}
-    if signs == {1}:
-        return "holds"
-    if 1 in signs:
-        return "in part"
-    return "does not hold" if -1 in signs else "not shown"
+    return claim_word({1: "true", -1: "false", 0: "undecided"}[sign * x.sign] for x in found)
 
 
 def weakest(found: Sequence[Compared], sign: int) -> str:
@@ -139,7 +127,7 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
     if not found:
         return ""
     least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
-    text = f"{least.text}, {least.what}"
+    text = f"{least.text}, {least.measure}: {least.what}"
     if len(found) > 1:
         agreeing = sum(x.sign == sign for x in found)
         text += f"; {agreeing} of {len(found)} comparisons agree with the claim, this one least"
@@ -147,6 +135,7 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
 
 
 def judged(
+    name: str,
     claim: Inline,
     source: str,
     found: Sequence[Compared],
@@ -156,16 +145,30 @@ def judged(
     beside: Sequence[Compared] = (),
     figure: Figure | None = None,
 ) -> Claim:
-    """The card of a claim that gives differences a sign. beside: what is compared, too, but does
-    not decide."""
+    """The card of a claim that gives differences a sign.
+
+    name: of its figure, of the differences where there is no other. beside: what is compared, too,
+    but does not decide.
+    """
     table = [comparison_table([*found, *beside])] if found or beside else []
     word, number = verdict_on(found, sign), weakest(found, sign)
-    return Claim(claim, word, number, figure, [*table, *details], source)
+    return Claim(claim, word, number, figure or forest(name, found), [*table, *details], source)
 
 
 def comparison_table(found: Sequence[Compared]) -> Table:
-    rows = [(x.what, str(x.difference.n), x.text, WORDS[x.sign]) for x in found]
-    return Table("", ("what was compared", "n", "difference [95%]", "it is"), rows)
+    rows = [(x.measure, x.what, str(x.difference.n), x.text, WORDS[x.sign]) for x in found]
+    return Table("", ("measure", "what was compared", "n", "difference [95%]", "it is"), rows)
+
+
+def forest(name: str, found: Sequence[Compared]) -> Figure | None:
+    """The differences with their intervals, a panel for each measure."""
+    panels: dict[str, list[plots.Difference]] = {}
+    for x in found:
+        d, label = x.difference, printable(x.what)
+        row = plots.Difference(label, d.value, d.low, d.high, WORDS[x.sign], n=d.n)
+        panels.setdefault(printable(x.measure), []).append(row)
+    data = {"panels": panels, "xlabel": "difference, 95% interval"}
+    return Figure(name, "What was compared", "forest", data) if found else None
 
 
 # ---- Sections -------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
         )
         for m in shown
     ]
-    yield folded(Table("language-many-samples", MANY, rows))
+    yield folded_if_long("Many samples", Table("language-many-samples", MANY, rows))
     for task in dict.fromkeys(m.task for m in shown):
         here = [
             m for m in shown if m.task == task and not m.algo.startswith("trl-") and m.algo != "sft"
@@ -212,7 +215,7 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
 def narrowing_claim(shown: Sequence[Method]) -> Iterator[Block]:
     """pass@16 of the methods of RL whose pass@1 rises."""
     found = [
-        Compared(f"pass@16 after {display(m.algo)} on {m.task} minus before", many)
+        Compared("pass@16 after minus before", f"{display(m.algo)} on {m.task}", many)
         for m in shown
         if m.algo.removeprefix("trl-") in RL
         and (one := change(m, "pass@1"))
@@ -221,6 +224,7 @@ def narrowing_claim(shown: Sequence[Method]) -> Iterator[Block]:
     ]
     if found:
         yield judged(
+            "language-narrowing",
             "Reinforcement learning raises pass@1 and lowers pass@k for large k.",
             "Yue et al., 2025, arXiv 2504.13837",
             found,
@@ -250,7 +254,7 @@ def length_section(found: Sequence[Method]) -> Iterator[Block]:
             "The table shows the mean number of tokens of right and of wrong completions of the "
             "held-out prompts, and the share of all completions that the limit truncated."
         )
-        yield folded(Table("language-lengths", LENGTHS, rows))
+        yield folded_if_long("Lengths", Table("language-lengths", LENGTHS, rows))
 
 
 def steps_section(found: Sequence[Method]) -> Iterator[Block]:
@@ -293,12 +297,16 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
     }
     label = f"{name} over gradient steps and over generated samples, {where}"
     axes: dict[str, Any] = {"xlabel": "", "ylabel": name, "columns": 2, "share_y": True}
+    file = f"language-steps{f'-{k}' * bool(k)}"
     yield judged(
+        file,
         f"With dynamic sampling {where} learns faster.",
         f"{DAPO}, sec. 3.2",
         [
-            Compared(f"{name} after {last:,} steps, with minus without", by_steps),
-            Compared(f"{name} after {total:,} generated samples, with minus without", by_samples),
+            Compared(f"{name} with minus without", f"after {last:,} steps", by_steps),
+            Compared(
+                f"{name} with minus without", f"after {total:,} generated samples", by_samples
+            ),
         ],
         1,
         [
@@ -307,7 +315,7 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
                 "the samples that replace them count."
             )
         ],
-        figure=curves(f"language-steps{f'-{k}' * bool(k)}", label, panels, **axes),
+        figure=curves(file, label, panels, **axes),
     )
 
 

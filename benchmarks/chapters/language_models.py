@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
@@ -19,11 +19,11 @@ from manyseeds.benchmarks.chapters.blocks import (
     Link,
     Table,
     Text,
+    folded_if_long,
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     between,
     curves,
-    folded,
     length_section,
     many_samples_section,
     measure,
@@ -40,9 +40,6 @@ from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, se
 from manyseeds.errors import printable
 from manyseeds.record import plural
 from manyseeds.stats import Parity
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
 Section = Callable[[Sequence[Method]], Iterable[Block]]
@@ -123,7 +120,7 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
         )
         for m in shown
     ]
-    yield folded(Table("language-scores", COLUMNS, rows))
+    yield folded_if_long("Scores", Table("language-scores", COLUMNS, rows))
     alone = []
     for algo in ORDER:  # llm_track/README.md shows these
         panels = {
@@ -186,7 +183,9 @@ def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
             "All other settings are those of the plain command, whose row is above. Differences "
             "are paired over the seeds that both runs have with the same initial model."
         )
-        yield folded(Table("language-ablations", ABLATION_COLUMNS, [*rows.values()]))
+        yield folded_if_long(
+            "Ablations", Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
+        )
 
 
 def changed_in(m: Method) -> str:
@@ -286,7 +285,7 @@ def speed_blocks(stored: dict[str, Any]) -> list[Block]:
         Text(
             "Training speed is the median of interleaved repeats on one core, without evaluations."
         ),
-        folded(Table("language-speed", SPEED_COLUMNS, rows)),
+        folded_if_long("Speed", Table("language-speed", SPEED_COLUMNS, rows)),
     ]
 
 
@@ -353,29 +352,7 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
                     rows.append((task, f"{x['samples']:,}", *written, verdict))
     if rows:
         columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
-        yield folded(Table("language-transcripts", columns, rows))
-
-
-def seed_table(found: Sequence[Method]) -> pd.DataFrame:
-    """The measures of every seed before and after, unrounded, a row per seed and moment."""
-    import pandas as pd
-
-    rows = [
-        {
-            "task": printable(m.task),
-            "algo": printable(m.algo),
-            "run": printable(m.run.path.name),
-            "plain": m.plain,
-            "seed": summary["seeds"][0],
-            "when": when,
-            "samples": summary["samples"] * (when == "final"),
-            **{printable(name): m.values(name, when)[k] for name in summary[when]},
-        }
-        for m in found
-        for k, summary in enumerate(m.summaries)
-        for when in ("initial", "final")
-    ]
-    return pd.DataFrame(rows)
+        yield folded_if_long("Transcripts", Table("language-transcripts", columns, rows))
 
 
 def provenance_section(found: Sequence[Method]) -> Iterator[Block]:

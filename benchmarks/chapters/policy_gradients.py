@@ -27,7 +27,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import claim_word, forest
+from manyseeds.benchmarks.chapters.differences import claim_word, forest, lies_above
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
@@ -219,11 +219,6 @@ def weights_section(results: Sequence[Result]) -> list[Block]:
             "Sutton and Barto, 2018, sections 13.3 and 13.4",
         )
     ]
-
-
-def lies_above(a: Estimate, b: Estimate) -> str:
-    """Whether an interval lies above another: true, false if below, undecided if they overlap."""
-    return "true" if a.low > b.high else "false" if a.high < b.low else "undecided"
 
 
 # ---- A2C ------------------------------------------------------------------------------

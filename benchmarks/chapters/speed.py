@@ -41,7 +41,7 @@ def page(results: Path) -> Iterator[Block]:
 
 
 def against_sb3(stored: Stored) -> dict[str, dict[str, dict[str, Any]]]:
-    """The rows of SHOWN_SEEDS seeds by algorithm and system, where SB3 and we have the algorithm."""
+    """The rows of SHOWN_SEEDS seeds by algorithm, of those that SB3 has, and system."""
     found = {}
     for algo, subject in SUBJECTS.items():
         if algo in stored and "sb3" in subject.peers:

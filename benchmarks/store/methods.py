@@ -13,6 +13,7 @@ from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
 from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
+from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import TEXT, check, reading
@@ -205,3 +206,25 @@ def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
     a, b = (side.values(side.headline) for side in (ours, theirs))
     found = parity(a, b, SCALE, ours.imputed or theirs.imputed)
     return verdict_text(found, SCALE), found
+
+
+def seed_table(found: Sequence[Method]) -> pd.DataFrame:
+    """The measures of every seed before and after, unrounded, a row per seed and moment."""
+    import pandas as pd
+
+    rows = [
+        {
+            "task": printable(m.task),
+            "algo": printable(m.algo),
+            "run": printable(m.run.path.name),
+            "plain": m.plain,
+            "seed": summary["seeds"][0],
+            "when": when,
+            "samples": summary["samples"] * (when == "final"),
+            **{printable(name): m.values(name, when)[k] for name in summary[when]},
+        }
+        for m in found
+        for k, summary in enumerate(m.summaries)
+        for when in ("initial", "final")
+    ]
+    return pd.DataFrame(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 from markupsafe import Markup, escape
 from pygments import lex
@@ -22,6 +23,7 @@ KINDS = {
 LISTS = {"algos": "reading-path.html", "llm_track": "language-methods.html"}
 
 
+@cache
 def paths() -> list[str]:
     """The files of all algorithms, as paths in the repository."""
     found = [f"{room}/{name}.py" for room in LISTS for name in catalog.names(room)]

@@ -109,7 +109,7 @@ def document(path: str, file: str, name: str, places: Places) -> Page:
     title = next(texts(tokens, "h1"), file)
     body = tokens[3:] if tokens and tokens[0].tag == "h1" else tokens  # the template has the title
     context = {
-        "body": Markup(Renderer(path, places).render(body, MarkdownIt().options, {})),
+        "body": Markup(Renderer(path, places).render(body, parser().options, {})),
         "headings": [(slug(text), text) for text in texts(tokens, "h2")],
     }
     first = re.match(r".+?[.:](?=\s|$)|.*", next(texts(tokens, "p"), ""), re.DOTALL)
@@ -198,6 +198,11 @@ class Renderer(RendererHTML):
     def resolved(self, href: str) -> str:
         """A link's path from the root of the repository."""
         return posixpath.normpath(posixpath.join(self.folder, unquote(href)))
+
+    def th_open(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
+        if not tokens[index + 1].content:
+            tokens[index].tag = tokens[index + 2].tag = "td"  # a header without text is none
+        return self.renderToken(tokens, index, parser().options, {})
 
     def table_open(self, *_: Any) -> str:
         return '<div class="scroll" tabindex="0" role="group" aria-label="Table">\n<table>\n'

@@ -1,4 +1,4 @@
-"""The front page: what this is, two commands, a learning curve, the verdicts, and three doors."""
+"""The front page: what this is, two commands, a film or a curve, the verdicts, and three doors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from manyseeds.errors import printable
 from manyseeds.plots import Difference
 from manyseeds.runs.control import reachable_threshold
 
-SHOWN = "ppo"  # the algorithm whose learning curve is shown, where it has one
+SHOWN = "ppo"  # the algorithm whose film or learning curve is shown, where it has one
 
 
 def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
@@ -31,7 +31,8 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
     deep = [pair for pair in store.found if pair.algo not in TABULAR]
     speeds, about_speed = overview.speeds(store)
     shown = shown_pair(deep)
-    figures = [learning_curve(shown)] if shown else []
+    film = films_of(shown.env, shown.algo, films).get("median", "") if shown else ""
+    figures = [learning_curve(shown)] if shown and not film else []
     panels = verdict_panels(deep)
     if panels:
         data = {"panels": panels, "margin": MARGIN, "xlabel": "ours minus SB3's"}
@@ -40,7 +41,8 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
     context = {
         "repository": repository(),
         "code": code.file_of(f"algos/{SHOWN}.py"),
-        "shown": shown and shown_context(shown, films),
+        "shown": shown and shown_context(shown),
+        "film": film,
         "charts": list(map(figure_json, figures)),
         "verdicts": overview.counted(words),
         "comparisons": len(words),
@@ -54,20 +56,19 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
 
 
 def shown_pair(found: Sequence[Pair]) -> Pair | None:
-    """The pair whose learning curve is shown, of the environment that the report shows."""
+    """The pair that is shown, of the environment that the report shows."""
     env = shown_environment(found)
     there = [pair for pair in found if pair.env == env and pair.ours]
     return next((pair for pair in there if pair.algo == SHOWN), there[0] if there else None)
 
 
-def shown_context(pair: Pair, films: Path) -> dict[str, str]:
-    """What the page says of the pair, and its film of the median seed; empty: there is none."""
+def shown_context(pair: Pair) -> dict[str, str]:
+    """What the page says of the pair."""
     return {
         "algo": printable(display(pair.algo)),
         "env": printable(pair.env),
         "href": environment_file(pair.env),
         "seeds": " and ".join(dict.fromkeys(str(len(result.seeds)) for result in pair.headline)),
-        "film": films_of(pair.env, pair.algo, films).get("median", ""),
     }
 
 

@@ -14,6 +14,7 @@ from manyseeds import stats
 from manyseeds.algos import a2c, grpo, ppo, reinforce
 from manyseeds.benchmarks.chapters import policy_gradients
 from manyseeds.benchmarks.chapters.blocks import Claim, Figure, walk
+from manyseeds.benchmarks.chapters.differences import lies_above
 from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.measurements import critic_cost
 from manyseeds.benchmarks.store.results import load_result, parity, verdict_text
@@ -150,5 +151,5 @@ def test_answers_from_intervals_and_ranges(
     a: tuple[float, float], b: tuple[float, float], answer: str
 ) -> None:
     above = (stats.Estimate(sum(x) / 2, *x, n=10) for x in (a, b))
-    assert policy_gradients.lies_above(*above) == answer
+    assert lies_above(*above) == answer
     assert policy_gradients.is_less(b, a) == answer

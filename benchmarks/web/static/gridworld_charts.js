@@ -40,24 +40,19 @@ const GridworldCharts = (() => {
     const highest = Math.max(lowest, ...residuals);
     const floor = lowest / 3;
     const y = (step) => step.residual || floor;
-    const lines = made.flatMap((rows, k) => [
+    const lines = made.map((rows, k) =>
       Plot.line(rows, {
         x: "sweep",
         y,
         stroke: colour(k),
-        strokeDasharray: DASHES[k],
-        strokeWidth: 1.75,
+        strokeDasharray: dash(k),
+        strokeWidth: 2,
       }),
-      Plot.text(rows.slice(-1), {
-        x: "sweep",
-        y,
-        text: () => plans[k].name,
-        fill: colour(k),
-        dx: k ? 6 : -8,
-        dy: k ? 12 : -12,
-        textAnchor: k ? "start" : "end",
-      }),
-    ]);
+    );
+    const ends = made.map((rows, place) => {
+      const last = rows.at(-1);
+      return { name: plans[place].name, place, x: last.sweep, y: y(last) };
+    });
     const improvements = plans.map(({ steps }, k) =>
       Plot.dot(
         steps.filter((step) => step.kind === "improvement"),
@@ -86,30 +81,31 @@ const GridworldCharts = (() => {
           }),
         ]
       : [];
-    figure.replaceChildren(
-      chart(figure.getAttribute("aria-label"), {
-        ...frameOf(figure),
-        x: { type: "sqrt", label: "sweeps", ticks: figure.clientWidth < 600 ? 4 : 8 },
-        y: {
-          type: "log",
-          label: "Bellman residual",
-          grid: true,
-          tickFormat: tick,
-          domain: [floor / 1.5, highest * 1.5],
-          ticks: logTicks(lowest, highest),
-        },
-        marks: [...zero, ...lines, ...improvements, ...shown],
-      }),
-    );
+    draw(figure, ends, {
+      x: { type: "sqrt", label: "sweeps", ticks: figure.clientWidth < 600 ? 4 : 8 },
+      y: {
+        type: "log",
+        label: "Bellman residual",
+        grid: true,
+        tickFormat: tick,
+        domain: [floor / 1.5, highest * 1.5],
+        ticks: logTicks(lowest, highest),
+      },
+      marks: [...zero, ...lines, ...improvements, ...shown],
+    });
   }
 
-  const frameOf = (figure) => ({
-    width: Math.max(300, figure.clientWidth),
-    height: 280,
-    marginLeft: 56,
-    marginBottom: 40,
-    marginRight: 24,
-  });
+  /** Draw a chart with names at the ends of its lines: [{name, place, x, y}]. */
+  function draw(figure, ends, { marks, ...options }) {
+    const [width, height] = [Math.max(300, figure.clientWidth), 280];
+    const domain = [0, Math.max(1, ...ends.map((end) => end.x))];
+    const marginRight = labelMargin(ends, domain, width, height) ?? 24;
+    const margins = { marginLeft: 56, marginBottom: 40, marginRight };
+    const name = figure.getAttribute("aria-label");
+    figure.replaceChildren(
+      chart(name, { width, height, ...margins, ...options, marks: [...marks, labels(ends)] }),
+    );
+  }
 
   /** The mean return of the last episodes, at each episode: rows of a chart. */
   function meanReturns(returns) {
@@ -117,7 +113,7 @@ const GridworldCharts = (() => {
     let sum = 0;
     returns.forEach((value, k) => {
       sum += value - (k >= WINDOW ? returns[k - WINDOW] : 0);
-      rows.push({ episode: k + 1, mean: sum / Math.min(k + 1, WINDOW) });
+      rows.push({ x: k + 1, y: sum / Math.min(k + 1, WINDOW) });
     });
     return rows;
   }
@@ -125,38 +121,14 @@ const GridworldCharts = (() => {
   /** The mean return of some learners: [{name, returns}], over so many episodes. */
   function drawReturns(figure, learners, episodes) {
     const lines = learners.map(({ returns }) => thinned(meanReturns(returns)));
-    const lastOf = (rows) => rows.at(-1)?.mean ?? 0;
-    const highest = Math.max(...lines.map(lastOf));
-    const above = lines.findIndex((rows) => lastOf(rows) === highest);
-    const marks = learners.flatMap(({ name }, k) => {
-      const rows = lines[k];
-      const line = Plot.line(rows, {
-        x: "episode",
-        y: "mean",
-        stroke: colour(k),
-        strokeDasharray: DASHES[k],
-        strokeWidth: 1.75,
-      });
-      return [
-        line,
-        Plot.text(rows.slice(-1), {
-          x: "episode",
-          y: "mean",
-          text: () => name,
-          fill: colour(k),
-          textAnchor: "end",
-          dy: k === above ? -10 : 12,
-        }),
-      ];
-    });
-    figure.replaceChildren(
-      chart(figure.getAttribute("aria-label"), {
-        ...frameOf(figure),
-        x: { label: "episodes", domain: [0, Math.max(10, episodes)], nice: true },
-        y: { label: "mean return", grid: true, nice: true, tickFormat: GridworldBoard.decimal },
-        marks,
-      }),
+    const ends = lines.flatMap((rows, place) =>
+      rows.slice(-1).map((last) => ({ name: learners[place].name, place, ...last })),
     );
+    draw(figure, ends, {
+      x: { label: "episodes", domain: [0, Math.max(10, episodes)], nice: true },
+      y: { label: "mean return", grid: true, nice: true, tickFormat: GridworldBoard.decimal },
+      marks: lines.flatMap((rows, k) => line(rows, k)),
+    });
   }
 
   return { WINDOW, drawResiduals, drawReturns };
