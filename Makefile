@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install trackers benchmark report site films picture browser axe test test-all test-peers verify gpu-check lint check-arm64 \
+.PHONY: help install trackers benchmark report site films browser axe test test-all test-peers verify gpu-check lint check-arm64 \
   format jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
@@ -38,12 +38,6 @@ site: install ## the published results as a static site, build/site/index.html
 
 films: install ## the site with films of the policies: the median and the worst seed of each run
 	$(PY) benchmarks/website.py --results results --films
-
-# A page with films, as wide as a laptop: what README.md shows.
-picture: films browser ## the picture of the site in README.md
-	$$(command -v chromium || command -v chromium-browser || command -v google-chrome) --headless \
-	--no-sandbox --hide-scrollbars --window-size=1280,1230 --virtual-time-budget=4000 \
-	--screenshot=examples/site.png file://$(CURDIR)/build/site/environment-Acrobot-v1.html
 
 browser: ## a browser for the tests of the site: Debian's chromium
 	@command -v chromium chromium-browser google-chrome || { command -v apt-get > /dev/null || { echo \

@@ -33,12 +33,12 @@ from manyseeds.benchmarks.store.results import (
     Result,
     load_result,
     parity_of,
-    print_table,
     verdict_text,
 )
 from manyseeds.benchmarks.store.stored import find_and_open
 from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.errors import UsageError, printable
+from manyseeds.progress import print_table
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Floats
 

@@ -30,17 +30,18 @@ import torch
 from tyro.conf import Positional
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks.chapters.language_models import Method, verdict_against
+from manyseeds.benchmarks.chapters.blocks import Block, Heading, Items, Text
+from manyseeds.benchmarks.chapters.markdown import Writer, escape
+from manyseeds.benchmarks.chapters.origins import origins
 from manyseeds.benchmarks.store.comparison import SB3
+from manyseeds.benchmarks.store.methods import Method, verdict_against
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.policies import median_and_worst, policies_file
 from manyseeds.benchmarks.store.results import (
     Result,
     decision,
     decision_text,
-    escape,
     load_result,
-    origins_text,
 )
 from manyseeds.benchmarks.store.stored import StoredRun, find_and_open
 from manyseeds.checkpoint import read_about, to_bytes
@@ -205,7 +206,7 @@ def conventions(run: StoredRun) -> list[str]:
     no other one is made."""
     texts = []
     if run.config.get("rescale_actions"):
-        texts.append("Its actions are from -1 to 1, scaled to the environment's bounds there.")
+        texts.append("Its actions are from -1 to 1, which `predict` scales to the bounds.")
     known = envs.NATIVE.get(run.env)
     if "hidden" in run.config and known and (states := known().spec.num_states):
         size = "" if run.config.get("env_kwargs") else f" of length {states}"
@@ -221,7 +222,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     env = printable(" ".join((run.env, *run.config.get("env_kwargs", ()))))
-    name = f"{display(run.algo)} on {env}"
+    algo, name = printable(run.algo), f"{display(run.algo)} on {env}"
     if run.kind == "control":
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
@@ -229,8 +230,9 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         failed = result.unscored
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
-        load = f"from manyseeds.algos.{run.algo} import load\n\n"
-        load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
+        load = f"from manyseeds.algos.{algo} import load\n\n"
+        load += 'policy = load("hub:FOLDER")  # or OWNER/NAME\n'
+        load += f"action = policy.predict(obs, seed={seeds[0]})  # obs of Gymnasium's environment"
     else:
         method = Method(run)
         failed, measure = unscored_text(method.worths), method.headline
@@ -246,7 +248,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         model_name=name,
         library_name=library,
         pipeline_tag=task,
-        tags=["manyseeds", run.algo, printable(run.env)],
+        tags=["manyseeds", algo, printable(run.env)],
         eval_results=[
             EvalResult(
                 task_type=task,
@@ -261,18 +263,22 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
     rows = f"seed {seeds[0]}"
     if len(seeds) > 1:
         rows = f"seeds {', '.join(map(str, seeds))} (in this order)"
-    lines = [
-        f"---\n{data.to_yaml()}\n---\n",
-        f"# {escape(name)}\n",
-        f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
-        f"- Score: {score.short_text(digits)} ({', '.join(filter(None, (shown, interval)))})",
-        *([f"- Seeds without a score, which count as failures: {failed}"] if failed else []),
-        f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
-        f"```python\n{load}\n```\n",
-        *(f"{text}\n" for text in conventions(run)),
-        f"## Provenance\n\n{origins_text(run.configs)}",
+    about = [
+        f"Score: {score.short_text(digits)} ({', '.join(filter(None, (shown, interval)))})",
+        *([f"Seeds without a score, which count as failures: {failed}"] if failed else []),
+        f"Against {BASELINES[run.kind][1]}: {verdict_of(run)}",
     ]
-    return "\n".join(lines)
+    trained = Text(f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.")
+    known: list[Block] = [*map(Text, conventions(run)), Heading("Provenance"), origins(run.configs)]
+    write = Writer(folder, folder).blocks
+    parts = [
+        f"---\n{data.to_yaml()}\n---",
+        f"# {escape(name)}",
+        write([trained, Items(about)]),
+        f"```python\n{load}\n```",
+        write(known),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 # ---- The command ----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ it covers what tests of the dynamics may miss: observations, actions, rewards, e
 
 A second table shows each seed's return in Gymnasium beside its final score in the run, with the
 interval that contains the mean of E other episodes in about 95% of cases. `--out FOLDER` keeps the
-first table as check.md and check.json (the published ones: `--out results/tables`).
+first table as check.json (the published one: `--out results/tables`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from tyro.conf import Positional
 
 from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters.environment_pages import in_other_episodes
-from manyseeds.benchmarks.chapters.environments import HEADER, Checked, markdown
 from manyseeds.benchmarks.measurements.measure import origin
+from manyseeds.benchmarks.measurements.native import COLUMNS, Checked
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import load_result, print_table
+from manyseeds.benchmarks.store.results import load_result
 from manyseeds.benchmarks.store.stored import file_name, open_run
 from manyseeds.benchmarks.store.trained import Trained, load_trained, median_seed
 from manyseeds.benchmarks.web.film import film
@@ -60,6 +60,7 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES
 from manyseeds.process import set_up_process
+from manyseeds.progress import print_table
 from manyseeds.record import RunFolder, plural, ranges
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
@@ -201,7 +202,7 @@ def check_all(paths: Sequence[str], episodes: int, out: Path | None) -> None:
     title = (
         f"Native environments against Gymnasium's, {plural(episodes, 'episode')} per seed and side"
     )
-    print_table(title, HEADER, [row.cells() for row in rows])
+    print_table(title, COLUMNS, [row.cells() for row in rows])
     published = [
         line
         for row, part in zip(rows, first, strict=True)
@@ -219,8 +220,7 @@ def check_all(paths: Sequence[str], episodes: int, out: Path | None) -> None:
     }
     out.mkdir(exist_ok=True)
     write_json(out / "check.json", stored)
-    write_bytes(out / "check.md", markdown(stored).encode())
-    print(f"table: {out / 'check.md'}")
+    print(f"table: {out / 'check.json'}")
 
 
 # ---- The command ----------------------------------------------------------------------------

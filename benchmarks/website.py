@@ -19,8 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyseeds.benchmarks.chapters.contents import Store, read_store
-from manyseeds.benchmarks.web import chapter, environment, films, front, gridworld, grpo
+from manyseeds.benchmarks.store.whole import Store, read_store
+from manyseeds.benchmarks.web import (
+    chapter,
+    code,
+    docs,
+    environment,
+    films,
+    front,
+    gridworld,
+    grpo,
+    overview,
+)
 from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, parse, path_of
 from manyseeds.errors import UsageError
@@ -32,11 +42,19 @@ MARK = ".manyseeds-site"  # a file in every folder that this script has written
 ASSETS = {"static": "*", "vendor": "*"}
 
 
-def site_pages(store: Store, out: Path) -> list[Page]:
-    """All pages, in the order in which they are written."""
-    curves = environment.pages(store, out / films.FOLDER)
-    interactive = [*gridworld.pages(), *grpo.pages(store.results)]
-    return [*front.pages(store), *curves, *chapter.pages(store), *interactive]
+def site_pages(store: Store, out: Path) -> tuple[list[Page], dict[str, Path]]:
+    """All pages, in the order in which they are written and listed, and images by their place."""
+    folder = out / films.FOLDER
+    pages = [
+        *gridworld.pages(),
+        *grpo.pages(store.results),
+        *overview.pages(store),
+        *environment.pages(store, folder),
+        *chapter.pages(store),
+        *code.pages(),
+    ]
+    found = docs.documentation(pages)
+    return [front.page(store, folder, found.guides), *found.pages.values(), *pages], found.pictures
 
 
 def check_out(out: Path) -> None:
@@ -66,7 +84,9 @@ def write_site(results: Path, out: Path, drawn: bool = False) -> None:
             films.write_films(store, fresh / films.FOLDER)
         for folder in ASSETS:
             shutil.copytree(HERE / folder, fresh / folder)
-        pages = site_pages(store, fresh)
+        pages, pictures = site_pages(store, fresh)
+        for place, source in pictures.items():
+            copy_file(source, fresh / place)
         for page in pages:  # whose stored text may have what UTF-8 has not
             write_bytes(fresh / page.file, html(page, pages).encode(errors="replace"))
         check_out(out)  # films take minutes

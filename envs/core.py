@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from manyseeds.digest import origin_of
+from manyseeds.errors import UsageError
 from manyseeds.kernels import in_c
 from manyseeds.kernels.scan import episode_means, takes_episodes
 
@@ -125,6 +127,26 @@ class Env(ABC):
         the device fails). Rollouts in C check nothing: they act with a policy of A outputs.
         """
 
+    def from_gymnasium(self, obs: Any) -> tuple[Tensor, bool]:
+        """What the policy sees, `[N, O]` or `[N]`, of one or N observations of Gymnasium's own
+        environment, and whether it was one. Raises UsageError for other shapes."""
+        shape = () if self.spec.obs_size is None else (self.spec.obs_size,)
+        array, one = one_or_many(obs, shape, self.spec.id)
+        if self.spec.num_states is None:
+            return torch.from_numpy(array.astype(np.float32)), one
+        if array.dtype.kind not in "iu" or ((array < 0) | (array >= self.spec.num_states)).any():
+            raise UsageError(
+                f"predict: {self.spec.id} has the states 0 to {self.spec.num_states - 1}"
+            )
+        return torch.from_numpy(array.astype(np.int64)), one
+
+    def to_gymnasium(self, action: Tensor) -> np.ndarray:
+        """What Gymnasium's own environment takes for actions `[N]` or `[N, D]` of the policy."""
+        if self.spec.continuous:
+            action = action.clamp(*_bounds(self.spec, action.dtype, action.device))
+        array: np.ndarray = action.numpy()
+        return array
+
 
 class NativeEnv(Env):
     """An environment whose dynamics are pure functions on tensors."""
@@ -183,6 +205,25 @@ class NativeEnv(Env):
         final_obs = self.observation(next_physics)
         next_state = State(physics, elapsed.masked_fill(done, 0))
         return Step(next_state, obs, reward, terminated, truncated, final_obs)
+
+
+def one_or_many(obs: Any, shape: tuple[int, ...], env_id: str) -> tuple[np.ndarray, bool]:
+    """Observations as an array `[N, *shape]`, and whether one was given. Raises UsageError."""
+    try:
+        array = np.asarray(obs)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{array.dtype} is no type of numbers")
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"predict: observations must be an array of numbers: {error}") from None
+    if array.shape == shape:
+        return array[None], True
+    if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
+        many = f"[N, {', '.join(map(str, shape))}]" if shape else "[N]"
+        raise UsageError(
+            f"predict: observations of shape {list(array.shape)}; {env_id} has {list(shape)}, or "
+            f"{many} for many"
+        )
+    return array, False
 
 
 def chosen(values: Tensor, action: Tensor) -> Tensor:

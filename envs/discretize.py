@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,10 @@ class Discretize(NativeEnv):
             component = obs[..., i].contiguous()
             index = index * self.radix[i] + torch.bucketize(component, edges.to(obs.device))
         return index
+
+    def from_gymnasium(self, obs: Any) -> tuple[Tensor, bool]:
+        physics, one = self.env.from_gymnasium(obs)  # what is binned is the state, as it is shown
+        return self.observation(physics), one
 
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
         return self.env.reward(physics, action, next_physics)

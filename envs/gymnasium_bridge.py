@@ -43,7 +43,7 @@ from torch import Tensor
 from manyseeds.arguments import read_kwargs
 from manyseeds.digest import is_library
 from manyseeds.envs import NATIVE
-from manyseeds.envs.core import Env, EnvSpec, State, Step
+from manyseeds.envs.core import Env, EnvSpec, State, Step, one_or_many
 from manyseeds.envs.global_generators import OwnGenerators, seed_all, seeded, states
 from manyseeds.errors import UsageError, described, did_you_mean
 
@@ -252,6 +252,24 @@ class GymnasiumBridge(Env):
             tensor(truncated),
             self._observations(final_obs, noise),
         )
+
+    def from_gymnasium(self, obs: Any) -> tuple[Tensor, bool]:
+        space = self._observation_space
+        if isinstance(space, Dict | Tuple):
+            one = not isinstance(obs, list)
+            many = [obs] if one else obs
+        else:
+            many, one = one_or_many(obs, space.shape, self.spec.id)
+        try:
+            seen = np.stack([self._observed(x) for x in many])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"predict: {self.spec.id}: {described(error)}") from None
+        if self.spec.obs_size is None:
+            seen = seen - self._first_state
+        return torch.from_numpy(seen), one
+
+    def to_gymnasium(self, action: Tensor) -> np.ndarray:
+        return self._gymnasium_actions(action)
 
     def _try_out(self) -> str:
         """Step two objects with equal seeds and actions; where they begin to differ, or ''.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -36,6 +38,13 @@ class Wrapper(Env):
     def translate(self, action: Tensor) -> Tensor:
         """What the environment is given for the policy's actions."""
         return action
+
+    def from_gymnasium(self, obs: Any) -> tuple[Tensor, bool]:
+        seen, one = self.env.from_gymnasium(obs)
+        return self.observe(seen), one
+
+    def to_gymnasium(self, action: Tensor) -> np.ndarray:
+        return self.env.to_gymnasium(self.translate(action))
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         state, obs = self.env.reset(noise)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
 from manyseeds.errors import UsageError
+from manyseeds.predict import add_predict
 from manyseeds.record import POLICY, is_finished, plural, ranges, read_config
 from manyseeds.seeds import SeedStreams
 from manyseeds.untrusted import (
@@ -210,6 +211,7 @@ def loader(
         with reading(Path(part), f"does not fit {config_class.__module__}"):
             policy = policy_class(config.make_env().spec, config, SeedStreams(seeds, "init"))
             policy.load_state_dict(tensors)
+        add_predict(policy, config, seeds)
         return policy
 
     return load

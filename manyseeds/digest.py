@@ -62,6 +62,8 @@ BOOKKEEPING = {
 PRESETS = "PRESETS"
 # Methods of a Config that refuse or record, and compute nothing that is learned with.
 CONDITIONS = {"__post_init__", "check", "check_env", "check_request", "contents", "origins"}
+# Methods of other classes that no training calls.
+NOT_TRAINED_WITH = {"origins", "from_gymnasium", "to_gymnasium"}
 SUPER = "super()"
 EXECUTION = "Execution"  # the mark of fields that change no curve
 C = ".c"  # the C code beside a module, as a name in it
@@ -725,7 +727,7 @@ class Simplified(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        left_out = CONDITIONS if is_config(node) else {"origins"}
+        left_out = CONDITIONS if is_config(node) else NOT_TRAINED_WITH
         node.body = [
             x
             for x in node.body

@@ -15,17 +15,12 @@ is not used, so no global figure and no backend is touched.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import inspect
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,56 +77,6 @@ STYLE: dict[str, Any] = {
     "legend.title_fontsize": 8,
 }
 IQM_LEGEND = "IQM over seeds, 95% bootstrap interval"
-
-
-# ---- Figures that are kept instead of drawn --------------------------------------------------
-
-P = ParamSpec("P")
-
-
-@dataclass(frozen=True)
-class KeptFigure:
-    """A call of a function below: its name and its arguments, the path excepted."""
-
-    kind: str
-    arguments: dict[str, Any]
-
-
-_kept: ContextVar[dict[str, KeptFigure] | None] = ContextVar("kept", default=None)
-
-
-@contextlib.contextmanager
-def kept() -> Iterator[dict[str, KeptFigure]]:
-    """Within the block, report figures are neither drawn nor written: the dictionary gets their
-    data, by the name of the file."""
-    figures: dict[str, KeptFigure] = {}
-    token = _kept.set(figures)
-    try:
-        yield figures
-    finally:
-        _kept.reset(token)
-
-
-def is_kept() -> bool:
-    """Whether this runs within a block of `kept`."""
-    return _kept.get() is not None
-
-
-def keepable(draw: Callable[P, None]) -> Callable[P, None]:
-    """A function that draws to `path`, or within a block of `kept` only keeps its arguments."""
-
-    @functools.wraps(draw)
-    def draw_or_keep(*args: P.args, **kwargs: P.kwargs) -> None:
-        figures = _kept.get()
-        if figures is None:
-            draw(*args, **kwargs)
-            return
-        bound = inspect.signature(draw).bind(*args, **kwargs)
-        bound.apply_defaults()
-        path = Path(bound.arguments.pop("path"))
-        figures[path.name] = KeptFigure(draw.__name__, dict(bound.arguments))
-
-    return draw_or_keep
 
 
 def learning_curves(
@@ -454,12 +399,9 @@ def iqm_line(name: str, frame: DataFrame) -> Line:
 def _line_of(
     x: Any, curves: NDArray[np.float64], statistic: stats.Statistic, resamples: int
 ) -> Line:
-    points = [stats.estimate(column, statistic, resamples=resamples) for column in curves.T]
-    value, low, high = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-    return Line(x, value, low, high, len(curves))
+    return Line(x, *stats.estimate_curve(curves, statistic, resamples), len(curves))
 
 
-@keepable
 def lines(
     panels: Mapping[str, Mapping[str, Line]],
     path: Path | str,
@@ -559,7 +501,6 @@ class Panel(NamedTuple):
     log: bool
 
 
-@keepable
 def scatter_grid(
     panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins: int, legend: str
 ) -> None:
@@ -646,7 +587,6 @@ def _word_order(word: str) -> tuple[list[float], str]:
 Groups = Mapping[str, Mapping[str, NDArray[np.float64]]]  # line -> value -> scores [S]
 
 
-@keepable
 def scores_by_value(
     panels: Mapping[str, Groups],
     path: Path | str,
@@ -709,7 +649,6 @@ def scores_by_value(
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
-@keepable
 def plane(
     places: Mapping[str, tuple[Estimate, Estimate]], path: Path | str, *, xlabel: str, ylabel: str
 ) -> None:
@@ -753,7 +692,6 @@ class Difference(NamedTuple):
     n: int = 0  # seeds a side; 0: it is of no seeds
 
 
-@keepable
 def forest(
     panels: Mapping[str, Sequence[Difference]],
     path: Path | str,
@@ -813,6 +751,8 @@ def _difference_look(word: str) -> dict[str, Any]:
 
 # ---- Values and actions of a plan -----------------------------------------------------------
 
+STEPS = (1, 2, 3, 5, 8)  # of a plan, that a still picture shows besides the last: most change first
+
 
 class Board(NamedTuple):
     """What one picture of a plan shows."""
@@ -824,12 +764,10 @@ class Board(NamedTuple):
     best: NDArray[np.bool_] | None = None  # [X, A], all greedy actions where they are known
 
 
-@keepable
-def boards(
-    pictures: Sequence[Board], layout: Any, path: Path | str, *, columns: int | None = None
-) -> None:
+def boards(pictures: Sequence[Board], layout: Any, path: Path | str) -> None:
     """Write pictures of values and greedy actions beside one another; `.gif`: after one another.
 
+    Beside one another stand, of many pictures, those that STEPS names and the last.
     `layout` says how the states lie on paper (titles, actions, marks). All pictures share one scale
     of colours, that of the last one: blue above 0, red below. Raises ValueError for an unknown
     suffix.
@@ -843,8 +781,9 @@ def boards(
         write_bytes(path, _gif_bytes(frames))
         return
     _check_suffix(path)
+    shown = [*(pictures[k - 1] for k in STEPS if k < len(pictures)), last]
     with _style():
-        figure = _draw_boards(pictures, layout, limit, columns or min(len(pictures), 3))
+        figure = _draw_boards(shown, layout, limit, min(len(shown), 3))
     write_bytes(path, figure_bytes(figure, path.suffix))
 
 
@@ -992,3 +931,33 @@ def _depth(branches: dict[str, Any]) -> int:
     """Levels of a tree, leaves included."""
     inner = [_depth(below) for below in branches.values() if isinstance(below, dict)]
     return 1 + max(inner, default=0)
+
+
+# ---- Formulas ---------------------------------------------------------------------------------
+
+OPERATIONS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # of SVG, by matplotlib's codes of a path
+
+
+class Outline(NamedTuple):
+    """A formula as the data of an SVG path, y upwards from its baseline, and what it covers."""
+
+    path: str
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+
+def formula(text: str, em: int) -> Outline:
+    """A formula in TeX's notation as outlines, `em` units high as a letter M is wide.
+
+    Raises ValueError for what matplotlib's mathtext does not know.
+    """
+    from matplotlib.textpath import TextPath
+
+    outline = TextPath((0, 0), f"${text}$", size=em)
+    path = "".join(
+        OPERATIONS[int(code)] + ("" if code == 79 else " ".join(f"{x:.0f}" for x in points))
+        for points, code in outline.iter_segments(simplify=False)
+    )
+    return Outline(path, *outline.get_extents().extents)

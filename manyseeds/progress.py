@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Table
 
+from manyseeds.errors import printable
 from manyseeds.record import plural
 
 console = Console(highlight=False, soft_wrap=True)
@@ -64,3 +68,15 @@ class Progress:
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on the terminal, as wide as its content where there is none."""
+    width = None if sys.stdout.isatty() else 200
+    wide = Console(highlight=False, markup=False, emoji=False, width=width)
+    table = Table(title=printable(title), title_justify="left")
+    for name in header:
+        table.add_column(name, justify="right" if name == "n" else "left")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    wide.print(table)

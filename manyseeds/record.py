@@ -523,17 +523,20 @@ def layers(results: Path) -> list[Path]:
     return [results, PUBLISHED] if results.resolve() == Path(RESULTS).resolve() else [results]
 
 
-def all_runs(results: Path) -> Iterator[RunFolder]:
+def all_runs(
+    results: Path, wanted: Callable[[Path], bool] = lambda name: True
+) -> Iterator[RunFolder]:
     """Every run with at least one finished part, in all layers that readers see.
 
-    Its `parts` are not looked for again: checksums of large stores take long.
+    wanted: whether a run is read, by its path within a layer, `runs/ENV/ALGO/NAME`. Its `parts` are
+    not looked for again: checksums of large stores take long.
 
     Parts of another schema are left out, with one line for each run.
     """
     first, *below = layers(results)
     own = {path.relative_to(first): path for path in run_paths(first)}
     published = {path.relative_to(x): path for x in below for path in run_paths(x)}
-    for name in sorted(own | published):
+    for name in sorted(filter(wanted, own | published)):
         both = RunFolder(own[name], published.get(name)) if name in own else None
         run = both or RunFolder(published[name])
         try:

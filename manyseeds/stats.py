@@ -192,6 +192,36 @@ def _estimated(
     return replace(found, equal=equal, caveat=_caveat(found.n, equal))
 
 
+def estimate_curve(
+    curves: Floats, statistic: Statistic, resamples: int, confidence: float = 0.95
+) -> tuple[Floats, Floats, Floats]:
+    """The statistic over seeds of curves `[S, K]` and the ends of its intervals, each `[K]`.
+
+    Each column has what `estimate` gives, up to the order of sums: all are resampled alike, and an
+    IQM sorts, which is five times as fast as scipy's partition. Raises ValueError as `estimate`.
+    """
+    columns = [_sample(column) for column in curves.T]
+    value = np.array([STATISTICS[statistic](column) for column in columns])
+    n = len(curves)
+    if n < 2:
+        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
+    rows, tail, cut = _resampled(n, resamples), expanded_tail(n, confidence), n // 4
+    ends = np.stack([value, value])
+    for column, of_column in zip(columns, ends.T, strict=True):
+        if np.ptp(column) > 0:
+            drawn = column[rows]
+            if statistic == "iqm":
+                drawn = np.sort(drawn, axis=-1)[:, cut : n - cut]
+            of_column[:] = np.quantile(drawn.mean(axis=-1), [tail, 1 - tail])
+    return value, *ends
+
+
+@lru_cache(maxsize=16)
+def _resampled(n: int, resamples: int) -> NDArray[np.int64]:
+    """The observations that `scipy.stats.bootstrap` draws of n, `[resamples, n]`."""
+    return np.random.default_rng(BOOTSTRAP_SEED).integers(0, n, (resamples, n))
+
+
 def probability_of_improvement(
     ours: Sequence[ArrayLike], theirs: Sequence[ArrayLike], resamples: int = 2000
 ) -> Estimate:
@@ -312,20 +342,31 @@ def permutation_p(a: Floats, b: Floats, resamples: int = 10_000) -> float:
     """Two-sided p of the permutation test on the difference of means of `[S1]` and `[S2]`.
 
     Of all permutations, or of so many random ones where there are more; twice the smaller tail.
+    The random ones are what `scipy.stats.permutation_test` draws, once for all tests of a size.
     """
     from scipy.stats import permutation_test
 
-    if np.ptp(np.concatenate([a, b])) == 0:
+    def difference(a: Floats, b: Floats, axis: int) -> Any:
+        return a.mean(axis=axis) - b.mean(axis=axis)
+
+    both = np.concatenate([a, b])
+    if np.ptp(both) == 0:
         return 1.0
+    if math.comb(len(both), len(a)) <= resamples:
+        return float(permutation_test((a, b), difference, n_resamples=resamples).pvalue)
+    permuted = both[_permutations(len(both), resamples)]
+    null = difference(permuted[:, : len(a)], permuted[:, len(a) :], axis=-1)
+    observed = difference(a, b, axis=-1)
+    rounding = abs(100 * np.finfo(np.float64).eps * observed)
+    extreme = min((null <= observed + rounding).sum(), (null >= observed - rounding).sum())
+    return float(min(1.0, 2 * (extreme + 1) / (resamples + 1)))
+
+
+@lru_cache(maxsize=16)
+def _permutations(n: int, resamples: int) -> NDArray[np.int64]:
+    """Random permutations of n observations, `[resamples, n]`."""
     rng = np.random.default_rng(BOOTSTRAP_SEED)
-    test = permutation_test(
-        (a, b),
-        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
-        n_resamples=resamples,
-        vectorized=True,
-        rng=rng,
-    )
-    return float(test.pvalue)
+    return np.stack([rng.permutation(n) for _ in range(resamples)])
 
 
 def failure_bound(failures: int, n: int, confidence: float = 0.95) -> float:

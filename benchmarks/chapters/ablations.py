@@ -1,36 +1,40 @@
-"""The ablations of the report: what is claimed of PPO's and REINFORCE's parts, and what is found.
+"""The page of ablations: what is claimed of PPO's and REINFORCE's parts, and what was found.
 
-Reads the runs of `python benchmarks/sweep.py --suite ablations`; `report.py` writes the sections
-that `page` returns, and their figures.
+Reads the runs of `python benchmarks/sweep.py --suite ablations`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from manyseeds import plots
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Code,
+    Emphasis,
+    Figure,
+    Heading,
+    Inline,
+    Table,
+    Text,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.differences import claim_word, forest
+from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.benchmarks.store.comparison import MEASURES
-from manyseeds.benchmarks.store.results import (
-    Result,
-    Rows,
-    commands,
-    parity_of,
-    picture,
-    verdict_text,
-)
+from manyseeds.benchmarks.store.results import Result, Scores, parity_of, verdict_text
 from manyseeds.cli import identity
 from manyseeds.record import plural
+from manyseeds.stats import Floats, Parity
 
 Measure = Literal["final", "auc"]
-WORDS = {"better": "true", "worse": "false", "equivalent": "false"}  # of verdicts; else undecided
-ANSWERS = ("true", "false", "undecided")
+ANSWERS = {"better": "true", "worse": "false", "equivalent": "false"}  # else undecided
+Runs = dict[tuple[str, str, Any], Result]  # by environment, line and value
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,16 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Hypothesis:
     """What is claimed of an ablation; stated before its runs were trained."""
 
     ablation: Ablation
     title: str
-    text: str  # a sentence without its full stop
+    claim: str
+    source: str
     measure: Measure
     pairs: Callable[[Ablation, str], list[Contrast]]  # in an environment
-    about: str  # what the section says of its runs
+    about: Inline  # of its runs
 
 
 def with_clipping(ablation: Ablation, env: str) -> list[Contrast]:
@@ -94,52 +99,69 @@ def base_value(ablation: Ablation, env: str) -> Any:
 
 
 BY_NAME = {ablation.name: ablation for ablation in ABLATIONS}
-CLAIMS = (
-    Claim(
+HYPOTHESES = (
+    Hypothesis(
         BY_NAME["clipping"],
         "Clipping",
-        "Clipping keeps a large step from ruining the policy: PPO ends higher with it than without",
+        "Clipping keeps a large step from ruining the policy: PPO ends higher with it than "
+        "without.",
+        "Schulman et al., 2017, arXiv 1707.06347",
         "final",
         with_clipping,
-        "PPO with its preset, except for the learning rate and, in the second line, "
-        "`--clip-range 0`. Without clipping, only the number of steps keeps the policy near the "
-        "one that collected the samples.",
+        (
+            "PPO with its preset, except for the learning rate and, in the second line, ",
+            Code("--clip-range 0"),
+            ". Without clipping, only the number of steps keeps the policy near the one that "
+            "collected the samples.",
+        ),
     ),
-    Claim(
+    Hypothesis(
         BY_NAME["lambda"],
         "GAE's lambda",
         "A lambda between the extremes trades bias against variance: PPO learns faster with the "
-        "preset's than with 0 or 1",
+        "preset's than with 0 or 1.",
+        "Schulman et al., 2016, arXiv 1506.02438",
         "auc",
         between_extremes,
-        "PPO with its preset, except for `--gae-lambda`.",
+        ("PPO with its preset, except for ", Code("--gae-lambda"), "."),
     ),
-    Claim(
+    Hypothesis(
         BY_NAME["normalisation"],
         "Normalised advantages",
-        "PPO learns faster with advantages that are normalised in every minibatch",
+        "PPO learns faster with advantages that are normalised in every minibatch.",
+        "Huang et al., 2022, The 37 Implementation Details of PPO",
         "auc",
         with_normalisation,
-        "PPO with its preset, with and without `--normalize-advantage`.",
+        ("PPO with its preset, with and without ", Code("--normalize-advantage"), "."),
     ),
-    Claim(
+    Hypothesis(
         BY_NAME["epochs"],
         "Epochs",
-        "Samples can be used several times: PPO learns faster with more than one epoch",
+        "Samples can be used several times: PPO learns faster with more than one epoch.",
+        "Schulman et al., 2017, arXiv 1707.06347",
         "auc",
         many_epochs,
-        "PPO with its preset, except for `--epochs`. At a constant budget of timesteps, more "
-        "epochs mean more gradient steps.",
+        (
+            "PPO with its preset, except for ",
+            Code("--epochs"),
+            ". At a constant budget of timesteps, more epochs mean more gradient steps.",
+        ),
     ),
-    Claim(
+    Hypothesis(
         BY_NAME["weights"],
         "Weights of REINFORCE",
         "REINFORCE learns faster with weights of lower variance: with return-to-go than with "
-        "R(tau), and with a baseline or Q than with return-to-go",
+        "R(tau), and with a baseline or Q than with return-to-go.",
+        "Schulman et al., 2016, arXiv 1506.02438",
         "auc",
         lower_variance,
-        "REINFORCE with its preset, except for `--weight`; *raw weights* use "
-        "`--no-normalize-advantage`.",
+        (
+            "REINFORCE with its preset, except for ",
+            Code("--weight"),
+            "; raw weights use ",
+            Code("--no-normalize-advantage"),
+            ".",
+        ),
     ),
 )
 COLUMNS = (
@@ -149,43 +171,46 @@ COLUMNS = (
 PAIR_COLUMNS = ("environment", "comparison", "final score", "AUC", "claim")
 
 
-def page(results: Sequence[Result], folder: Path) -> str:
-    """A section per claim that there are runs for; figures go into folder/plots."""
-    found = [section for claim in CLAIMS if (section := claim_section(claim, results, folder))]
-    if not found:
-        return ""
-    return (
+def page(results: Sequence[Result]) -> Iterator[Block]:
+    """A section per claim that there are runs for."""
+    sections = [section for about in HYPOTHESES if (section := claim_section(about, results))]
+    if not sections:
+        return
+    yield Text(
         "Each ablation varies one or two hyperparameters; everything else is as in the preset, "
-        "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. Each section tests a "
-        "common claim. The comparisons that decide it, by final score or by AUC, were stated "
-        "before the runs were trained, except for the runs of the presets and the first ten seeds "
-        "of REINFORCE on CartPole-v1. A claim is *true* in a comparison if its verdict is better, "
-        "*false* if it is worse or equivalent, and *undecided* otherwise. A verdict is a single "
-        "test with the 95% interval of the difference of normalised means and p < 0.05, not "
-        "corrected for the number of comparisons.\n\n" + "".join(found)
+        "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. The comparisons that "
+        "decide a claim, by final score or by AUC, were stated before the runs were trained, "
+        "except for the runs of the presets and the first ten seeds of REINFORCE on CartPole-v1."
     )
+    yield Text(
+        "A claim is ",
+        Emphasis("true"),
+        " in a comparison if its verdict is better, ",
+        Emphasis("false"),
+        " if it is worse or equivalent, and ",
+        Emphasis("undecided"),
+        " otherwise. It holds if it is true in all comparisons, in part if in some, and does not "
+        "hold if it is false in some and true in none. A verdict is a single test with the 95% "
+        "interval of the difference of normalised means and p < 0.05, not corrected for the number "
+        "of comparisons.",
+    )
+    for section in sections:
+        yield from section
 
 
-def claim_section(claim: Claim, results: Sequence[Result], folder: Path) -> str:
-    """Sentence, comparisons, scores and figure of a claim; '' where none has both of its runs."""
-    ablation = claim.ablation
-    runs: dict[tuple[str, str, Any], Result] = {}
-    for env in ABLATION_ENVS:
-        here = {
-            result.run.path.name: result
-            for result in results
-            if (result.algo, result.spec.id) == (ablation.algo, env)
-        }
-        for line in ablation.lines:
-            for value in ablation.values_on(env):
-                cell = ablation.cell(env, line, value)
-                result = here.get(cell.folder().path.name)
-                if result is not None and result.config == identity(cell.config()):
-                    runs[env, line, value] = result
-    answers, comparisons = judged(claim, runs)
-    if not comparisons:
-        return ""
-    rows: Rows = [
+def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
+    """A claim with its comparisons and scores; nothing where none has both of its runs."""
+    ablation = about.ablation
+    runs = runs_of(ablation, results)
+    compared = comparisons(about, runs)
+    if not compared:
+        return []
+    answers = [c.answer for c in compared]
+    true, total = answers.count("true"), plural(len(answers), "comparison")
+    panels: dict[str, dict[str, Parity | None]] = {}
+    for c in compared:
+        panels.setdefault(c.env, {})[c.name] = c.verdicts[about.measure]
+    rows = [
         (
             env,
             line or "PPO",
@@ -197,61 +222,81 @@ def claim_section(claim: Claim, results: Sequence[Result], folder: Path) -> str:
         )
         for (env, line, value), result in runs.items()
     ]
-    figure = folder / "plots" / f"ablation-{ablation.name}.svg"
-    draw(claim, runs, figure)
-    return (
-        f"## {claim.title}\n\n"
-        f"{sentence(claim, answers)}\n\n"
-        f"{claim.about}\n\n"
-        + picture(f"Scores against {ablation.varied.replace('_', ' ')}", figure)
-        + f"{table(folder, f'ablation-{ablation.name}-comparisons', PAIR_COLUMNS, comparisons)}\n"
-        + f"{table(folder, f'ablation-{ablation.name}', COLUMNS, rows)}\n"
-        + commands([result.run for result in runs.values()])
+    name, varied = f"ablation-{ablation.name}", ablation.varied.replace("_", " ")
+    measure = MEASURES[about.measure]
+    card = Claim(
+        about.claim,
+        claim_word(answers),
+        f"true in {true} of {total} by {measure}",
+        forest(
+            f"{name}-comparisons",
+            f"Comparisons by {measure}",
+            panels,
+            "claimed better minus other",
+        ),
+        [
+            Text(about.about),
+            Table(f"{name}-comparisons", PAIR_COLUMNS, [c.cells() for c in compared]),
+            Figure(name, f"Scores against {varied}", "scores_by_value", scores(ablation, runs)),
+            folded_if_long("Scores of every value", Table(name, COLUMNS, rows)),
+            *commands([result.run for result in runs.values()]),
+        ],
+        about.source,
     )
+    return [Heading(about.title), card]
 
 
-def judged(
-    claim: Claim, runs: dict[tuple[str, str, Any], Result]
-) -> tuple[dict[str, dict[str, str]], Rows]:
-    """By environment, the answer of each comparison whose runs there are; and their table."""
-    answers: dict[str, dict[str, str]] = {}
-    rows: Rows = []
+def runs_of(ablation: Ablation, results: Sequence[Result]) -> Runs:
+    """The runs of an ablation that there are."""
+    runs: Runs = {}
     for env in ABLATION_ENVS:
-        for pair in claim.pairs(claim.ablation, env):
+        own = (ablation.algo, env)
+        here = {r.run.path.name: r for r in results if (r.algo, r.spec.id) == own}
+        for line in ablation.lines:
+            for value in ablation.values_on(env):
+                cell = ablation.cell(env, line, value)
+                result = here.get(cell.folder().path.name)
+                if result is not None and result.config == identity(cell.config()):
+                    runs[env, line, value] = result
+    return runs
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A pair of runs that a claim is about. verdicts: by measure."""
+
+    env: str
+    name: str
+    spec: Scores
+    verdicts: dict[str, Parity | None]
+    answer: str  # whether the claim is true of it
+
+    def cells(self) -> tuple[str, ...]:
+        """The row with the header PAIR_COLUMNS."""
+        texts = (verdict_text(self.verdicts[measure], self.spec) for measure in MEASURES)
+        return (self.env, self.name, *texts, self.answer)
+
+
+def comparisons(about: Hypothesis, runs: Runs) -> list[Comparison]:
+    """The comparisons whose runs there are."""
+    found = []
+    for env in ABLATION_ENVS:
+        for pair in about.pairs(about.ablation, env):
             if (env, *pair.better) not in runs or (env, *pair.worse) not in runs:
                 continue
             better, worse = runs[env, *pair.better], runs[env, *pair.worse]
             verdicts = {measure: parity_of(better, worse, measure) for measure in MEASURES}
-            verdict = verdicts[claim.measure]
-            answer = WORDS.get(verdict.word, "undecided") if verdict else "undecided"
-            answers.setdefault(env, {})[pair.name] = answer
-            texts = (verdict_text(verdicts[measure], better.spec) for measure in MEASURES)
-            rows.append((env, pair.name, *texts, answer))
-    return answers, rows
+            verdict = verdicts[about.measure]
+            answer = ANSWERS.get(verdict.word, "undecided") if verdict else "undecided"
+            found.append(Comparison(env, pair.name, better.spec, verdicts, answer))
+    return found
 
 
-def sentence(claim: Claim, answers: dict[str, dict[str, str]]) -> str:
-    """What the comparisons say of a claim, in a sentence per answer."""
-    total = sum(map(len, answers.values()))
-    text = f"**{claim.text}**: {plural(total, 'comparison')} by {MEASURES[claim.measure]}."
-    for answer in ANSWERS:
-        names = {
-            env: [name for name, word in named.items() if word == answer]
-            for env, named in answers.items()
-        }
-        if count := sum(map(len, names.values())):
-            where = [f"{env} ({', '.join(of_env)})" for env, of_env in names.items() if of_env]
-            text += f" *{answer.capitalize()}* in {count} of {total}: {' and '.join(where)}."
-    return text
-
-
-def draw(claim: Claim, runs: dict[tuple[str, str, Any], Result], path: Path) -> None:
-    """Final scores and AUC against the value, a row of panels per environment."""
-    ablation = claim.ablation
-    panels: dict[str, dict[str, dict[str, np.ndarray]]] = {}
-    for env in ABLATION_ENVS:
-        if not any(there == env for there, _, _ in runs):
-            continue
+def scores(ablation: Ablation, runs: Runs) -> dict[str, Any]:
+    """What `plots.scores_by_value` draws: final scores and AUC against the value, a row of panels
+    per environment."""
+    panels: dict[str, dict[str, dict[str, Floats]]] = {}
+    for env in dict.fromkeys(env for env, _, _ in runs):
         for measure, name in MEASURES.items():
             panels[f"{env}, {name}"] = {
                 line: {
@@ -262,9 +307,8 @@ def draw(claim: Claim, runs: dict[tuple[str, str, Any], Result], path: Path) -> 
                 }
                 for line in ablation.lines
             }
-    plots.scores_by_value(
-        panels, path, xlabel=ablation.varied.replace("_", " "), ylabel="greedy return"
-    )
+    xlabel = ablation.varied.replace("_", " ")
+    return {"panels": panels, "xlabel": xlabel, "ylabel": "greedy return"}
 
 
 def value_text(value: Any) -> str:

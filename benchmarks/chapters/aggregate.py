@@ -6,19 +6,23 @@ the IQM over all runs, performance profiles, and the probability of improvement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 
-from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.front_page import order
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Emphasis,
+    Figure,
+    Heading,
+    Table,
+    Text,
+)
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies
-from manyseeds.benchmarks.store.names import NAMES, display, place_of
-from manyseeds.benchmarks.store.results import Rows, escape, picture
+from manyseeds.benchmarks.store.names import NAMES, display, place_of, place_of_env
 from manyseeds.errors import printable
 from manyseeds.plots import Line
 from manyseeds.stats import Floats
@@ -40,63 +44,68 @@ class Shared:
         return ", ".join(self.envs)
 
 
-def page(found: Sequence[Pair], folder: Path) -> str:
-    """The page; empty where no two algorithms share an environment. folder: of the results, where
-    figures and tables are written."""
+def page(found: Sequence[Pair]) -> Iterator[Block]:
+    """The page; nothing where no two algorithms share an environment."""
     pairs = [pair for pair in found if pair.algo not in TABULAR]
     scores = normalised(pairs)
     sets = shared_sets(scores)
     if not sets:
-        return ""
+        return
     panels = {}
-    rows: Rows = []
+    rows = []
     for shared in sets:
         lines = {}
         for algo in shared.algos:
             tasks = tasks_of(scores[algo], shared.envs)
             n = f"{len(tasks)} x {len(tasks[0])}"
             cells = (stats.estimate(tasks, name).text(3) for name in ("iqm", "mean"))
-            rows.append((escape(shared.title), escape(display(algo)), n, *cells))
+            rows.append((shared.title, display(algo), n, *cells))
             lines[printable(display(algo))] = profile(tasks)
         panels[printable(shared.title)] = lines
-    figure = folder / "plots" / "profiles.svg"
-    plots.lines(
-        panels,
-        figure,
-        first=list(NAMES.values()),
-        xlabel="normalised score",
-        ylabel="share of runs above it",
-        legend="share of runs, 95% interval",
-        columns=2,
-    )
-    text = (
+    yield Text(
         "Normalised final scores (0: random policy, 1: reference) of our runs, on the "
         "environments that algorithms share. An algorithm has the same number of seeds on each "
         "environment, that of the environment with the fewest, so that all environments have the "
         "same weight. Intervals are 95% bootstraps over seeds within each environment. "
         "Environments are treated as fixed, so the results do not generalise to others. A cell "
-        "without runs is *missing*, and an algorithm is compared only on environments on which it "
-        "has runs.\n\n"
-        "## Scores\n\nMean normalised final scores.\n\n"
-        f"{table(folder, 'aggregate-cells', *cell_table(scores, pairs))}\n"
-        "## IQM over shared environments\n\n"
-        "The IQM is the mean of the middle half of all runs; n: environments x seeds.\n\n"
-        f"{table(folder, 'aggregate', COLUMNS, rows)}\n"
-        "## Performance profiles\n\n"
+        "without runs is ",
+        Emphasis("missing"),
+        ", and an algorithm is compared only on environments on which it has runs.",
+    )
+    yield Heading("Scores")
+    yield Text("Mean normalised final scores.")
+    yield cell_table(scores, pairs)
+    yield Heading("IQM over shared environments")
+    yield Text("The IQM is the mean of the middle half of all runs; n: environments x seeds.")
+    yield Table("aggregate", COLUMNS, rows)
+    yield Heading("Performance profiles")
+    yield Text(
         "The share of an algorithm's runs with a score above each value. An algorithm whose line "
-        "is above another everywhere is better at every threshold.\n\n"
-        + picture("Performance profiles", figure)
-        + "## Probability of improvement\n\n"
+        "is above another everywhere is better at every threshold."
+    )
+    yield Figure(
+        "profiles",
+        "Performance profiles",
+        "lines",
+        {
+            "panels": panels,
+            "first": list(NAMES.values()),
+            "xlabel": "normalised score",
+            "ylabel": "share of runs above it",
+            "legend": "share of runs, 95% interval",
+            "columns": 2,
+        },
+    )
+    yield Heading("Probability of improvement")
+    yield Text(
         "The probability that a run of the row's algorithm scores above one of the column's (equal "
         "scores count half), averaged over environments. Above 0.5 the row is better more often "
-        "than not, but this does not tell by how much.\n\n"
+        "than not, but this does not tell by how much."
     )
     most, all_algos = sets[0], max(sets, key=lambda s: len(s.algos))
     for i, shared in enumerate(dict.fromkeys((most, all_algos))):
-        name = f"improvement{f'-{i}' * bool(i)}"
-        text += f"### On {escape(shared.title)}\n\n"
-        text += table(folder, name, *improvement_table(scores, shared)) + "\n"
-    return text
+        yield Heading(f"On {shared.title}", level=3)
+        yield improvement_table(f"improvement{f'-{i}' * bool(i)}", scores, shared)
 
 
 COLUMNS = ("environments", "algorithm", "n", "IQM [95%]", "mean [95%]")
@@ -124,7 +133,7 @@ def shared_sets(scores: Scores) -> list[Shared]:
         common |= {frozenset.intersection(*some) for some in combinations(have.values(), size)}
     found = [
         Shared(
-            tuple(sorted(envs, key=order)),
+            tuple(sorted(envs, key=place_of_env)),
             tuple(algo for algo, own in have.items() if envs <= own),
         )
         for envs in common
@@ -149,11 +158,11 @@ def profile(tasks: Sequence[Floats]) -> Line:
     return Line(THRESHOLDS, value, low, high, sum(map(len, tasks)))
 
 
-def cell_table(scores: Scores, pairs: Sequence[Pair]) -> tuple[tuple[str, ...], Rows]:
+def cell_table(scores: Scores, pairs: Sequence[Pair]) -> Table:
     """Mean scores of all algorithms on all environments."""
-    envs = sorted({pair.env for pair in pairs}, key=order)
+    envs = sorted({pair.env for pair in pairs}, key=place_of_env)
     known = {(pair.algo, pair.env) for pair in pairs if pair.ours}
-    rows: Rows = []
+    rows = []
     for algo, own in scores.items():
         cells = []
         for env in envs:
@@ -163,18 +172,18 @@ def cell_table(scores: Scores, pairs: Sequence[Pair]) -> tuple[tuple[str, ...], 
                 cells.append("no scale")
             else:
                 cells.append("missing" if applies(algo, env) else "-")
-        rows.append((escape(display(algo)), *cells))
-    return ("algorithm", *map(escape, envs)), rows
+        rows.append((display(algo), *cells))
+    return Table("aggregate-cells", ("algorithm", *envs), rows)
 
 
-def improvement_table(scores: Scores, shared: Shared) -> tuple[tuple[str, ...], Rows]:
+def improvement_table(name: str, scores: Scores, shared: Shared) -> Table:
     """The probability that the algorithm of a row beats that of a column."""
-    rows: Rows = []
+    rows = []
     for a in shared.algos:
         cells = []
         for b in shared.algos:
             ours, theirs = (tasks_of(scores[algo], shared.envs) for algo in (a, b))
             chance = stats.probability_of_improvement(ours, theirs)
             cells.append("" if a == b else chance.text(2))
-        rows.append((escape(display(a)), *cells))
-    return ("row over column", *(escape(display(b)) for b in shared.algos)), rows
+        rows.append((display(a), *cells))
+    return Table(name, ("row over column", *map(display, shared.algos)), rows)

@@ -1,19 +1,38 @@
-"""A page for each environment: its curves, one table of all algorithms, and where each row is from.
-
-Pages lie in environments/ of the results, so what they link to begins with `../`.
-"""
+"""A page for each environment: its curves, a table of all algorithms, and where rows are from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from manyseeds import plots
-from manyseeds.benchmarks.chapters.tables import Sides, TableCell, expanded, table
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Cell,
+    Code,
+    Figure,
+    Fold,
+    Heading,
+    Inline,
+    Item,
+    Items,
+    Lines,
+    Link,
+    Mark,
+    Page,
+    Rows,
+    Sides,
+    Strong,
+    Table,
+    Text,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.origins import origins
 from manyseeds.benchmarks.experiments.verdicts import Verdict
 from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
@@ -21,15 +40,7 @@ from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episo
 from manyseeds.benchmarks.store.results import (
     FLOOR,
     Result,
-    Rows,
-    code,
-    escape,
     floor_of,
-    fold,
-    link,
-    origins_text,
-    place,
-    print_table,
     settings_text,
     verdict_text,
 )
@@ -37,11 +48,11 @@ from manyseeds.benchmarks.store.stored import file_name, find_file
 from manyseeds.errors import printable
 from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line
+from manyseeds.record import plural
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Estimate
 
 FOLDER = "environments"
-UP = "../"  # from a page to the results
 SIDES = ("manyseeds", "SB3")  # of every figure, in the same colours everywhere
 RANKS = ("median", "worst")  # of seeds, by their final score
 UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
@@ -79,13 +90,15 @@ CLEANRL = {
     ("MountainCar-v0", "dqn"): "-194.9 +- 8.5",
 }
 POLICIES = ("algorithm", "rank", "seed", "final score", "of 100 other episodes, about 95%")
-POLICIES_NOTE = (
-    "The weights of the median and the worst seed of a run are published. "
-    "`python benchmarks/watch.py RUN` shows them. All seeds are evaluated in the same episodes, so "
-    "intervals over seeds do not include the noise between episodes. In about 95% of cases the "
-    "mean return of a policy in 100 other episodes lies in the interval of the last column, but "
-    "less often where failures are rare, and for the worst of many seeds. "
-    "`python benchmarks/watch.py --check RUN` plays other episodes.\n\n"
+POLICIES_NOTE = Text(
+    "The weights of the median and the worst seed of a run are published. ",
+    Code("python benchmarks/watch.py RUN"),
+    " shows them. All seeds are evaluated in the same episodes, so intervals over seeds do not "
+    "include the noise between episodes. In about 95% of cases the mean return of a policy in 100 "
+    "other episodes lies in the interval of the last column, but less often where failures are "
+    "rare, and for the worst of many seeds. ",
+    Code("python benchmarks/watch.py --check RUN"),
+    " plays other episodes.",
 )
 OTHERS = ("algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
@@ -100,43 +113,37 @@ def anchor(algo: str) -> str:
     return file_name(algo)
 
 
-def figure_names(env: str) -> tuple[str, str]:
-    """The files in plots/ of the figure with all algorithms, and of those against SB3."""
-    return f"{file_name(env)}.svg", f"{file_name(env)}-sb3.svg"
+def page(pairs: Sequence[Pair], results: Path) -> Page:
+    """The page of an environment, from its pairs."""
+    scale = scale_text(pairs[0].headline[0])
+    env, blocks = pairs[0].env, [scale, *figures(pairs), *sections(pairs, results)]
+    return Page(page_name(env), env, blocks)
 
 
-def page(pairs: Sequence[Pair], results: Path) -> str:
-    """The page of an environment, from its pairs; its figures and tables are written."""
-    return scale_text(pairs[0].headline[0]) + draw(pairs, results) + sections(pairs, results)
-
-
-def sections(pairs: Sequence[Pair], results: Path) -> str:
+def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
     """All of the page below its figures: scores, budgets, targets, other runs, provenance."""
-    env = pairs[0].env
-    text = "## Scores\n\n" + score_note(pairs)
-    scores, lines = score_table(pairs)
-    text += table(results, f"environment-{file_name(env)}", scores, lines, UP)
-    text += failures_list(pairs)
-    text += equal_budgets(pairs, results)
-    for title, name, note, header, rows in (
-        ("Targets", "targets", "", TARGETS, target_rows(pairs)),
-        ("Details", "details", "", DETAILS, detail_rows(pairs)),
+    stem = score_table(pairs).name
+    yield Heading("Scores")
+    yield score_note(pairs)
+    yield score_table(pairs)
+    yield from failures_list(pairs)
+    yield from equal_budgets(pairs)
+    for title, name, note, columns, rows in (
+        ("Targets", "targets", None, TARGETS, target_rows(pairs)),
+        ("Details", "details", None, DETAILS, detail_rows(pairs)),
         ("Policies", "policies", POLICIES_NOTE, POLICIES, policy_rows(pairs, results)),
-        ("Other runs", "runs", "", OTHERS, other_rows(pairs, results)),
+        ("Other runs", "runs", None, OTHERS, other_rows(pairs)),
     ):
         if rows:
-            stem = f"environment-{file_name(env)}-{name}"
-            text += f"\n## {title}\n\n{note}{table(results, stem, header, rows, UP)}"
-    return text + "\n## Provenance\n\n" + provenance(pairs, results)
+            yield Heading(title)
+            if note:
+                yield note
+            yield folded_if_long(title, Table(f"{stem}-{name}", columns, rows))
+    yield Heading("Provenance")
+    yield provenance(pairs, results)
 
 
-def show(pairs: Sequence[Pair]) -> None:
-    """Print the table of an environment."""
-    header, rows = score_table(pairs)
-    print_table(pairs[0].env, header, expanded(rows))
-
-
-def scale_text(result: Result) -> str:
+def scale_text(result: Result) -> Text:
     """Threshold, random and reference score of the environment."""
     spec = result.spec
     bar = spec.reward_threshold
@@ -148,57 +155,51 @@ def scale_text(result: Result) -> str:
     scale = "random or reference score unknown, so no verdicts"
     if spec.reference_score is not None and spec.random_score is not None:
         scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
-    return f"{threshold}; {scale}.\n\n"
+    return Text(f"{threshold}; {scale}.")
 
 
 # ---- Figures --------------------------------------------------------------------------------
 
 
-def draw(pairs: Sequence[Pair], results: Path) -> str:
-    """All algorithms on one axis, then each beside SB3's; both figures as Markdown."""
-    env, folder = pairs[0].env, results / "plots"
-    together, apart = (folder / name for name in figure_names(env))
-    threshold = reachable_threshold(pairs[0].headline[0].spec)
-    curves = {(pair.algo, r is pair.sb3): curve(r) for pair in pairs for r in pair.headline}
+def figures(pairs: Sequence[Pair]) -> Iterator[Block]:
+    """All algorithms on one axis, then each beside SB3's."""
+    if whole := all_algorithms(pairs):
+        yield whole
+    panels: dict[str, dict[str, Line]] = {}
+    for pair in pairs:
+        if pair.sb3 or not whole:
+            sides = zip(SIDES, (pair.ours, pair.sb3), strict=True)
+            found = {name: curve(result) for name, result in sides if result}
+            panels[printable(display(pair.algo))] = found
+    if panels:
+        env = pairs[0].env
+        data = {"panels": panels, "first": SIDES, "share_x": True, "share_y": True}
+        label = f"Learning curves on {env}, ours and SB3's"
+        yield Figure(f"{file_name(env)}-sb3", label, "lines", data | axes(pairs))
+        yield Text("All panels have the same axes.")
+
+
+def all_algorithms(pairs: Sequence[Pair]) -> Figure | None:
+    """The curves of our runs on an environment in one panel; None without any."""
+    ours = {printable(display(pair.algo)): curve(pair.ours) for pair in pairs if pair.ours}
+    if not ours:
+        return None
+    env = pairs[0].env
+    data = {"panels": {printable(env): ours}, "first": list(NAMES.values()), "size": (7.0, 3.6)}
+    label = f"Learning curves of all algorithms on {env}"
+    return Figure(file_name(env), label, "lines", data | axes(pairs))
+
+
+def axes(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """What all figures of an environment share."""
     log_x = is_log_x(pairs)
-    text = ""
-    axes: dict[str, Any] = {
+    return {
+        "threshold": reachable_threshold(pairs[0].headline[0].spec),
+        "log_x": log_x,
         "xlabel": "timesteps per seed" + " (logarithmic)" * log_x,
         "ylabel": "greedy return",
         "legend": plots.IQM_LEGEND,
     }
-    ours = {printable(display(p.algo)): curves[p.algo, False] for p in pairs if p.ours}
-    if ours:
-        plots.lines(
-            {printable(env): ours},
-            together,
-            first=list(NAMES.values()),
-            threshold=threshold,
-            log_x=log_x,
-            size=(7.0, 3.6),
-            **axes,
-        )
-        text += picture(f"Learning curves of all algorithms on {env}", together)
-    panels: dict[str, dict[str, Line]] = {}
-    for pair in pairs:
-        if pair.sb3 or not ours:
-            sides = {name: curves.get((pair.algo, name == SIDES[1])) for name in SIDES}
-            found = {name: line for name, line in sides.items() if line}
-            panels[printable(display(pair.algo))] = found
-    if panels:
-        plots.lines(
-            panels,
-            apart,
-            first=SIDES,
-            threshold=threshold,
-            log_x=log_x,
-            share_x=True,
-            share_y=True,
-            **axes,
-        )
-        text += picture(f"Learning curves on {env}, ours and SB3's", apart)
-        text += "All panels have the same axes.\n\n"
-    return text
 
 
 def is_log_x(pairs: Sequence[Pair]) -> bool:
@@ -207,20 +208,22 @@ def is_log_x(pairs: Sequence[Pair]) -> bool:
     return max(budgets) > UNEQUAL * min(budgets) > 0
 
 
-@cache  # the site asks for it, too
+@cache  # both figures and the site ask for it
 def curve(result: Result) -> Line:
     """The IQM of the greedy return over training."""
     return plots.iqm_line(result.algo, result.curve)
 
 
-def picture(text: str, path: Path) -> str:
-    return f"!{link(text, Path(UP, 'plots', path.name))}\n\n"
-
-
 # ---- Tables ---------------------------------------------------------------------------------
 
 
-def score_note(pairs: Sequence[Pair]) -> str:
+def sides(pair: Pair, write: Callable[[Result], Inline]) -> Cell:
+    """A cell with a line for each headline run."""
+    texts = [write(result) for result in pair.headline]
+    return Sides(*texts) if len(texts) == 2 else texts[0]
+
+
+def score_note(pairs: Sequence[Pair]) -> Text:
     """What the table needs to be read, one paragraph."""
     text = "Means over n seeds with their 95% intervals. "
     if any(pair.sb3 for pair in pairs):
@@ -229,49 +232,48 @@ def score_note(pairs: Sequence[Pair]) -> str:
             "difference of the normalised means, ours minus SB3's, and the seeds per side that it "
             "is based on. "
         )
-    return (
-        text
-        + f"The terms are explained in [how to read this]({UP}verdicts.md#how-to-read-this).\n\n"
-    )
+    how = Link("how to read this", page="verdicts.md", anchor="how-to-read-this")
+    return Text(f"{text}The terms are explained in ", how, ".")
 
 
-def verdict_cell(pair: Pair, measure: str) -> str:
+def verdict_cell(pair: Pair, measure: str) -> Cell:
     """The word, and below it the difference."""
     if pair.sb3 is None or pair.ours is None:
         return "no SB3 run" if pair.sb3 is None else "no run of ours"
     return short_verdict(pair.verdict(measure), pair)
 
 
-def short_verdict(verdict: Verdict | None, pair: Pair) -> str:
-    """`equivalent<br>+0.001 [-0.012, +0.014], n = 30`, or why there is none."""
+def short_verdict(verdict: Verdict | None, pair: Pair) -> Cell:
+    """`equivalent` and `+0.001 [-0.012, +0.014], n = 30` in two lines, or why there is none."""
     if verdict is None:
         return verdict_text(None, pair.headline[0].spec)
     difference = (
         "" if verdict.parity.word == "saturated" else verdict.parity.difference.text(3, "+")
     )
     parts = ", ".join(filter(None, (difference, f"n = {verdict.look}")))
-    return f"**{verdict.parity.word}**<br>{parts}"
+    return Lines(Strong(verdict.parity.word), parts)
 
 
-def name_cell(pair: Pair) -> TableCell:
+def name_cell(pair: Pair) -> Cell:
     """The names of both sides, with the anchor of the row."""
-    names = pair.sides(pair.label)
-    mark = f'<a id="{anchor(pair.algo)}"></a>'
-    return Sides(mark + names.ours, names.theirs) if isinstance(names, Sides) else mark + names
+    first, *others = map(pair.label, pair.headline)
+    marked = Mark(anchor(pair.algo), first)
+    return Sides(marked, *others) if others else marked
 
 
-def score_table(pairs: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence[TableCell]]]:
-    """Header and rows: one for each algorithm, ours and SB3's. Without a threshold nothing is said
-    of when it is reached."""
+def score_table(pairs: Sequence[Pair]) -> Table:
+    """A row for each algorithm, ours and SB3's. Without a threshold nothing is said of when it is
+    reached."""
     shown = [
         name != TO_THRESHOLD or reachable_threshold(pairs[0].headline[0].spec) is not None
         for name in SCORES
     ]
     rows = [list(compress(row, shown)) for row in score_rows(pairs)]
-    return list(compress(SCORES, shown)), rows
+    name = f"environment-{file_name(pairs[0].env)}"
+    return Table(name, list(compress(SCORES, shown)), rows)
 
 
-def score_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
+def score_rows(pairs: Sequence[Pair]) -> Rows:
     """The cells of all of SCORES."""
 
     def to_threshold(r: Result) -> str:
@@ -281,20 +283,20 @@ def score_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
     return [
         (
             name_cell(pair),
-            pair.sides(pair.seeds_text),
-            pair.sides(lambda r: r.text(r.final, "mean")),
+            sides(pair, pair.seeds_text),
+            sides(pair, lambda r: r.text(r.final, "mean")),
             verdict_cell(pair, "final"),
-            pair.sides(lambda r: r.text(r.auc, "mean")),
+            sides(pair, lambda r: r.text(r.auc, "mean")),
             verdict_cell(pair, "auc"),
-            pair.sides(Result.failures_text),
-            pair.sides(to_threshold),
-            pair.sides(lambda r: f"{r.timesteps:,}"),
+            sides(pair, Result.failures_text),
+            sides(pair, to_threshold),
+            sides(pair, lambda r: f"{r.timesteps:,}"),
         )
         for pair in pairs
     ]
 
 
-def detail_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
+def detail_rows(pairs: Sequence[Pair]) -> Rows:
     def spread(r: Result) -> str:
         return r.number(r.final.std(ddof=1)) if len(r.seeds) > 1 else "-"
 
@@ -303,14 +305,14 @@ def detail_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
 
     return [
         (
-            pair.sides(pair.label),
-            pair.sides(pair.seeds_text),
-            pair.sides(lambda r: r.text(r.final)),
-            pair.sides(lambda r: r.text(r.auc)),
-            pair.sides(lambda r: r.number(r.final.min())),
-            pair.sides(spread),
-            pair.sides(over_episodes),
-            pair.sides(lambda r: r.text(r.sampled)),
+            sides(pair, pair.label),
+            sides(pair, pair.seeds_text),
+            sides(pair, lambda r: r.text(r.final)),
+            sides(pair, lambda r: r.text(r.auc)),
+            sides(pair, lambda r: r.number(r.final.min())),
+            sides(pair, spread),
+            sides(pair, over_episodes),
+            sides(pair, lambda r: r.text(r.sampled)),
         )
         for pair in pairs
     ]
@@ -318,7 +320,7 @@ def detail_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
 
 def target_rows(pairs: Sequence[Pair]) -> Rows:
     """The suites' targets for the mean final score, met or missed."""
-    rows: Rows = []
+    rows = []
     asked = targets()
     for pair in pairs:
         target = asked.get((pair.env, pair.algo))
@@ -331,59 +333,59 @@ def target_rows(pairs: Sequence[Pair]) -> Rows:
     return rows
 
 
-def equal_budgets(pairs: Sequence[Pair], results: Path) -> str:
-    """A table of scores after equal numbers of timesteps, and of published ones; `` where there is
-    nothing to compare."""
+def equal_budgets(pairs: Sequence[Pair]) -> Iterator[Block]:
+    """A table of scores after equal numbers of timesteps, and of published ones; nothing where
+    there is nothing to compare."""
     budgets = sorted({r.timesteps_requested for pair in pairs for r in pair.headline})
-    published = [published_text(pair) for pair in pairs]
+    published = [published_lines(pair) for pair in pairs]
     if len(budgets) == 1 and not any(published):
-        return ""
-    header = ["algorithm", "n", *(f"{budget:,}" for budget in budgets), "published"]
+        return
 
-    def at(budget: int, r: Result) -> str:
+    def at(budget: int, r: Result) -> Inline:
         if budget > r.timesteps_requested:
             return ""
         text = r.text(r.score_at(budget), "mean")
-        return f"**{text}**" if budget == r.timesteps_requested else text
+        return Strong(text) if budget == r.timesteps_requested else text
 
     rows = [
         (
-            pair.sides(pair.label),
-            pair.sides(lambda r: str(len(r.seeds))),
-            *(pair.sides(partial(at, budget)) for budget in budgets),
-            text,
+            sides(pair, pair.label),
+            sides(pair, lambda r: str(len(r.seeds))),
+            *(sides(pair, partial(at, budget)) for budget in budgets),
+            lines,
         )
-        for pair, text in zip(pairs, published, strict=True)
+        for pair, lines in zip(pairs, published, strict=True)
     ]
-    stem = f"environment-{file_name(pairs[0].env)}-budgets"
-    return (
-        "\n## At an equal budget\n\n"
+    yield Heading("At an equal budget")
+    yield Text(
         "Mean scores after the same number of timesteps, with their 95% intervals. Scores in bold "
         "are from the final evaluation of a run. The others are from evaluations during a longer "
         "run, with fewer episodes and a learning rate that may still be high. In published scores, "
-        "+- is over the episodes of one agent (the zoo) or over seeds (CleanRL).\n\n"
-    ) + table(results, stem, header, rows, UP)
+        "+- is over the episodes of one agent (the zoo) or over seeds (CleanRL)."
+    )
+    columns = ("algorithm", "n", *(f"{budget:,}" for budget in budgets), "published")
+    yield Table(f"environment-{file_name(pairs[0].env)}-budgets", columns, rows)
 
 
-def published_text(pair: Pair) -> str:
+def published_lines(pair: Pair) -> Lines:
     """Scores that others have published, beside a run with every setting of the preset."""
-    if pair.headline[0].config != pair.settings:
-        return ""
     found = []
-    if pair.preset and pair.preset.published:
-        text = pair.preset.published
-        budget = "" if "timesteps" in text else f" at {pair.settings['total_timesteps']:,}"
-        found.append(f"{text}{budget}")
-    if score := CLEANRL.get((pair.env, pair.algo)):
-        found.append(f"CleanRL {score} over the last 100 training episodes, 3 seeds, at 500,000")
-    return "<br>".join(found)
+    if pair.headline[0].config == pair.settings:
+        if pair.preset and pair.preset.published:
+            text = pair.preset.published
+            budget = "" if "timesteps" in text else f" at {pair.settings['total_timesteps']:,}"
+            found.append(f"{text}{budget}")
+        if score := CLEANRL.get((pair.env, pair.algo)):
+            over = "over the last 100 training episodes, 3 seeds, at 500,000"
+            found.append(f"CleanRL {score} {over}")
+    return Lines(*found)
 
 
-def other_rows(pairs: Sequence[Pair], results: Path) -> Rows:
+def other_rows(pairs: Sequence[Pair]) -> Rows:
     return [
         (
-            escape(display(r.algo)) + " (stale)" * is_stale(r),
-            link(r.run.path.name, place(r.run.folder, results / FOLDER)),
+            display(r.algo) + " (stale)" * is_stale(r),
+            Link(r.run.path.name, file=r.run.folder),
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
@@ -410,7 +412,7 @@ def in_other_episodes(result: Result, seed: int, episodes: int) -> Estimate:
 
 def policy_rows(pairs: Sequence[Pair], results: Path) -> Rows:
     """The policies that are published, and what they score in other episodes."""
-    rows: Rows = []
+    rows = []
     for pair in pairs:
         ours = pair.ours
         if ours is None or not find_file(results, policies_name(ours.run.path)).is_file():
@@ -424,7 +426,7 @@ def policy_rows(pairs: Sequence[Pair], results: Path) -> Rows:
     return rows
 
 
-def failures_list(pairs: Sequence[Pair]) -> str:
+def failures_list(pairs: Sequence[Pair]) -> Iterator[Block]:
     """Every failed seed by number, folded away."""
     lines = []
     for pair in pairs:
@@ -435,36 +437,34 @@ def failures_list(pairs: Sequence[Pair]) -> str:
                 when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
                 seeds.append(f"seed {seed} ({r.number(scores[seed])}{when})")
             if seeds:
-                lines.append(f"- {escape(display(r.algo))}: {', '.join(seeds)}\n")
-    return "\n" + fold("Failed seeds", "".join(lines)) if lines else ""
+                lines.append(f"{display(r.algo)}: {', '.join(seeds)}")
+    if lines:
+        yield Fold("Failed seeds", [Items(lines)])
 
 
 # ---- Provenance -----------------------------------------------------------------------------
 
 
-def provenance(pairs: Sequence[Pair], results: Path) -> str:
-    """Commands, code, machine and hyperparameters of each run, behind a fold."""
-    text = ""
-    for pair in pairs:
-        for result in (*pair.headline, *pair.others):
-            stale = " (stale)" * is_stale(result)
-            name = f"{display(result.algo)}{stale}, n = {len(result.seeds)}"
-            if result in pair.others:
-                name += f", run {result.run.path.name}"
-            text += fold(name, provenance_of(pair, result, results))
-    return text
+def provenance(pairs: Sequence[Pair], results: Path) -> Fold:
+    """Commands, code, machine and hyperparameters of every run, behind one line."""
+    runs = [(pair, r) for pair in pairs for r in (*pair.headline, *pair.others)]
+    stale = sum(is_stale(result) for _, result in runs)
+    code = f"{stale} of them stale" if stale else "of the present code"
+    items = [provenance_of(pair, result, results) for pair, result in runs]
+    return Fold(f"{plural(len(runs), 'run')}, {code}", [Items(items)])
 
 
-def provenance_of(pair: Pair, result: Result, results: Path) -> str:
+def provenance_of(pair: Pair, result: Result, results: Path) -> Item:
     """Where a run is from; parts with the same origin are grouped."""
-    path = place(result.run.folder, results / FOLDER)
-    shown = place(result.run.path, results)
-    text = f"{link(shown, path)}\n\n{origins_text(result.configs)}"
+    name = f"{display(result.algo)}{' (stale)' * is_stale(result)}, n = {len(result.seeds)}"
+    where = Link(os.path.relpath(result.run.path, results), file=result.run.folder)
+    below = [*origins(result.configs).items]
     if result is pair.sb3 and pair.ours:
-        return text + f"- hyperparameters: the same as those of {code(pair.algo)} above\n"
+        same = ("hyperparameters: the same as those of ", Code(pair.algo), " above")
+        return Item((f"{name}: ", where), Items([*below, same]))
     values = settings_text({k: v for k, v in result.config.items() if k != "env"})
     source = f" ({pair.preset.source})" if pair.preset else ""
     if changes := pair.changes(result):
-        text += f"- not the preset: {changes}\n"
+        below.append(f"not the preset: {changes}")
         source = ""
-    return text + f"- hyperparameters{source}: {values}\n"
+    return Item((f"{name}: ", where), Items([*below, f"hyperparameters{source}: {values}"]))

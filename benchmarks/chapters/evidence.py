@@ -4,139 +4,287 @@ revised verdicts, and how the numbers of the report are to be read."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 from manyseeds import stats
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Code,
+    Emphasis,
+    Figure,
+    Heading,
+    Item,
+    Items,
+    Link,
+    Outcome,
+    Rows,
+    Strong,
+    Table,
+    Text,
+    Word,
+    folded_if_long,
+)
 from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
 from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, MARGIN, Verdict
+from manyseeds.benchmarks.measurements.error_rates import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, plain_command
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
     FLOOR,
     Result,
-    Rows,
-    command_text,
     decision_text,
-    escape,
-    link,
     p_text,
     parity_of,
-    print_table,
     verdict_text,
 )
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.errors import printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from manyseeds.record import ranges
+from manyseeds.plots import Difference
+from manyseeds.record import plural, ranges
 from manyseeds.stats import Parity
-from manyseeds.untrusted import NUMBER
 
-HOW_TO_READ = f"""\
-- **Evaluation.** Each seed is evaluated {POINTS + 1} times, before training and at the first update
-  after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and after training on
-  {FINAL_EPISODES}: greedy policy, raw rewards, and the same start states for all seeds and
-  algorithms. In tabular environments the greedy policy's return is computed exactly from P and R
-  instead. *Final score* is the greedy return after training, not the best one during training.
-- **Interval.** One seed is one observation, and n is the number of seeds. `498.2 [493.1, 500.0]` is
-  a statistic over seeds with its 95% expanded-percentile bootstrap interval. The IQM is the mean of
-  the middle half of the seeds; the mean weights all seeds equally.
-- **Failure.** A seed fails if it ends below the environment's reward threshold (below a normalised
-  score of {FLOOR} if there is none), or if it diverges (its loss becomes NaN or infinite).
-  `0 of 30, at most 10%` gives the observed failures and the upper bound of a one-sided 95% interval
-  of the failure rate (Clopper-Pearson). All statistics include the failures. A non-finite return is
-  replaced by the random policy's score or, if that is unknown, by the lowest return of the run.
-- **Verdict.** A verdict compares ours with stable-baselines3 (SB3) at the same hyperparameters,
-  network and evaluation. The number is the difference of the mean normalised scores (0: random
-  policy, 1: reference), ours minus SB3's, with its {1 - LEVEL:.0%} interval; p is that of a
-  permutation test. An interval within ±{MARGIN} is *equivalent*, given at least
-  {stats.EQUIVALENCE_SEEDS} seeds per side. Otherwise an interval above 0 is *better* and one below
-  0 is *worse*, if p agrees. If all seeds of both sides score the same, the cell is *saturated*, and
-  the bound on the failure rate is given instead. Any other interval is *undecided*. The test is
-  sequential: it is run at {", ".join(map(str, LOOKS))} seeds per side, and the first decisive
-  result is the verdict, with n seeds per side. In simulations without a true difference
-  (`error_rates.py`), less than 5% of comparisons are called better or worse, over all looks.
-  *Equivalent* can still hide rare failures, up to the bound given with it. There is no verdict
-  until both sides have seeds 0 to {LOOKS[0] - 1}, or if the environment's random or reference score
-  is unknown. Verdicts use the mean, not the IQM, so that failed seeds count. The rule was stated on
-  2026-11-22; seeds published before that date had already been tested by an earlier rule. Verdicts
-  on ablations, searches and language models, and revised verdicts, use a single test with 95%
-  intervals and p < 0.05.
-- **Learning speed.** AUC is the area under the learning curve divided by its length, that is, the
-  mean greedy return over training. Timesteps to threshold is the first evaluation at or above the
-  reward threshold, the median over the seeds that reach it, with their number in brackets.
-- **n** is the number of seeds; `10 of 20` means that the next look needs 20. Ours has at least 30,
-  SB3 as many as decide both verdicts.
-- **Stale** marks a run whose code has since changed in a way that may change its curve. **Not the
-  preset** marks a run whose hyperparameters differ from those of the command with `--env` alone.
-"""
-
-RATES = {str: NUMBER}
-STORED: dict[str, Any] = {  # error_rates.json
-    "command": str,
-    "code": {"commit": str},
-    "versions": {str: str},
-    "looks": [int],
-    "level": float,
-    "margin": float,
-    "samples": int,
-    "seeds": [int],
-    "alike": {str: RATES},
-    "apart": {str: RATES},
-    "coverage": {str: {"mean": [NUMBER], "iqm": [NUMBER]}},
-}
+HOW_TO_READ = Items(
+    [
+        (
+            Strong("Evaluation."),
+            f" Each seed is evaluated {POINTS + 1} times, before training and at the first update "
+            f"after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and after training on "
+            f"{FINAL_EPISODES}: greedy policy, raw rewards, and the same start states for all "
+            "seeds and algorithms. In tabular environments the greedy policy's return is computed "
+            "exactly from P and R instead. ",
+            Emphasis("Final score"),
+            " is the greedy return after training, not the best one during training.",
+        ),
+        (
+            Strong("Interval."),
+            " One seed is one observation, and n is the number of seeds. ",
+            Code("498.2 [493.1, 500.0]"),
+            " is a statistic over seeds with its 95% expanded-percentile bootstrap interval. The "
+            "IQM is the mean of the middle half of the seeds; the mean weights all seeds equally.",
+        ),
+        (
+            Strong("Failure."),
+            " A seed fails if it ends below the environment's reward threshold (below a "
+            f"normalised score of {FLOOR} if there is none), or if it diverges (its loss becomes "
+            "NaN or infinite). ",
+            Code("0 of 30, at most 10%"),
+            " gives the observed failures and the upper bound of a one-sided 95% interval of the "
+            "failure rate (Clopper-Pearson). All statistics include the failures. A non-finite "
+            "return is replaced by the random policy's score or, if that is unknown, by the lowest "
+            "return of the run.",
+        ),
+        Item(
+            (
+                Strong("Verdict."),
+                " A verdict compares ours with stable-baselines3 (SB3) at the same "
+                "hyperparameters, network and evaluation. The number is the difference of the mean "
+                "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
+                f"{1 - LEVEL:.0%} interval; p is that of a permutation test.",
+            ),
+            Items(
+                [
+                    (
+                        f"An interval within ±{MARGIN} is ",
+                        Emphasis("equivalent"),
+                        f", given at least {stats.EQUIVALENCE_SEEDS} seeds per side. It can still "
+                        "hide rare failures, up to the bound given with it.",
+                    ),
+                    (
+                        "Otherwise an interval above 0 is ",
+                        Emphasis("better"),
+                        " and one below 0 is ",
+                        Emphasis("worse"),
+                        ", if p agrees.",
+                    ),
+                    (
+                        "If all seeds of both sides score the same, the cell is ",
+                        Emphasis("saturated"),
+                        ", and the bound on the failure rate is given instead.",
+                    ),
+                    ("Any other interval is ", Emphasis("undecided"), "."),
+                    (
+                        "The test is sequential: it is run at "
+                        f"{', '.join(map(str, LOOKS))} seeds per side, and the first decisive "
+                        "result is the verdict, with n seeds per side. How often this errs is "
+                        "simulated (",
+                        Code("error_rates.py"),
+                        ").",
+                    ),
+                    f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if "
+                    "the environment's random or reference score is unknown.",
+                    "Verdicts use the mean, not the IQM, so that failed seeds count.",
+                    "The rule was stated on 2026-11-22; seeds published before that date had "
+                    "already been tested by an earlier rule.",
+                    "Verdicts on ablations, searches and language models, and revised verdicts, "
+                    "use a single test with 95% intervals and p < 0.05.",
+                ]
+            ),
+        ),
+        (
+            Strong("Learning speed."),
+            " AUC is the area under the learning curve divided by its length, that is, the mean "
+            "greedy return over training. Timesteps to threshold is the first evaluation at or "
+            "above the reward threshold, the median over the seeds that reach it, with their "
+            "number in brackets.",
+        ),
+        (
+            Strong("n"),
+            " is the number of seeds; ",
+            Code("10 of 20"),
+            " means that the next look needs 20. Ours has at least 30, SB3 as many as decide both "
+            "verdicts.",
+        ),
+        (
+            Strong("Stale"),
+            " marks a run whose code has since changed in a way that may change its curve. ",
+            Strong("Not the preset"),
+            " marks a run whose hyperparameters differ from those of the command with ",
+            Code("--env"),
+            " alone.",
+        ),
+    ]
+)
 WORDS = ("equivalent", "better", "worse", "saturated", "undecided")
-
-
 ALL = ("environment", "algorithm", *MEASURES.values())
+TOGETHER = ("measure", *WORDS, "differ", "differ by chance, at most", "pooled z")
 REVISED_COLUMNS = (
     *("environment", "algorithm", "measure", "published first", "then", "what changed"),
     "on fresh seeds",
 )
+ERROR = 0.05  # that the rule should stay below, over all looks
 
 
-def page(found: Sequence[Pair], loaded: Sequence[Result], folder: Path) -> str:
-    """The page. loaded: all control runs, with the fresh seeds that `found` lacks. folder: of the
-    results, where the tables are written."""
-    rates = section_of(
-        find_file(folder, "error_rates.json"), STORED, partial(error_rates, folder=folder)
-    )
-    text = all_verdicts(found, folder) + revised_verdicts(loaded, folder)
-    if rates:
-        text += f"## Error rates of verdicts\n\n{rates}\n"
-    return text + f"## How to read this\n\n{HOW_TO_READ}"
+def page(found: Sequence[Pair], loaded: Sequence[Result], results: Path) -> Iterator[Block]:
+    """The page. loaded: all control runs, with the fresh seeds that `found` lacks."""
+    if sentence := outcome(found):
+        yield Outcome(sentence)
+        yield from all_verdicts(found)
+    yield from revised_verdicts(loaded)
+    yield from section_of(find_file(results, "error_rates.json"), STORED, error_rates)
+    yield Heading("How to read this")
+    yield HOW_TO_READ
 
 
 # ---- All verdicts ---------------------------------------------------------------------------
 
 
-def all_verdicts(found: Sequence[Pair], folder: Path) -> str:
-    """Every verdict in full, and what they say together; empty without any."""
-    judged = [pair for pair in found if pair.verdict("final") and pair.ours]
-    if not judged:
+def judged(found: Sequence[Pair]) -> list[Pair]:
+    """The pairs that have verdicts, of both measures."""
+    return [pair for pair in found if pair.verdict("final")]
+
+
+def outcome(found: Sequence[Pair]) -> str:
+    """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
+    pairs = judged(found)
+    shown = []
+    for measure in MEASURES:
+        words: list[str] = [verdict.parity.word for verdict in verdicts(pairs, measure)]
+        shown.append(", ".join(f"{word} in {words.count(word)}" for word in WORDS))
+    if not pairs:
         return ""
+    return (
+        f"In {plural(len(pairs), 'comparison')} with stable-baselines3 (SB3) at the same settings, "
+        f"the final score is {shown[0]}. Learning speed is {shown[1]}."
+    )
+
+
+def verdicts(pairs: Sequence[Pair], measure: str) -> list[Verdict]:
+    return [verdict for pair in pairs if (verdict := pair.verdict(measure))]
+
+
+def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
+    """Every verdict, as a figure and in full, and what they say together."""
+    pairs = judged(found)
+    yield Heading("All verdicts")
+    yield Text(
+        "The difference of the mean normalised scores, ours minus SB3's, with its "
+        f"{1 - LEVEL:.0%} interval. Differences within the band, ±{MARGIN}, count as equivalent."
+    )
+    if figure := forest(found):
+        yield figure
     rows: Rows = [
         (
-            escape(pair.env),
-            link(display(pair.algo), Path(page_name(pair.env)), anchor(pair.algo)),
+            pair.env,
+            Link(display(pair.algo), page=page_name(pair.env), anchor=anchor(pair.algo)),
             *(decision_text(pair.verdict(m), pair.headline[0].spec) for m in MEASURES),
         )
-        for pair in judged
+        for pair in pairs
     ]
-    text = f"## All verdicts\n\n{table(folder, 'all-verdicts', ALL, rows)}\nTogether:\n\n"
-    for measure, name in MEASURES.items():
-        of_measure = [verdict for pair in judged if (verdict := pair.verdict(measure))]
-        text += together_text(of_measure, name)
-    return text + "\n"
+    yield folded_if_long(
+        "Every difference with its interval and p", Table("all-verdicts", ALL, rows)
+    )
+    yield Heading("Together", level=3)
+    yield Text(
+        "Of the verdicts that are not saturated, at most 5% would differ (be better or worse) on "
+        "average without any true difference. The z of their permutation tests is pooled "
+        "(Stouffer's); above 0 ours scores higher. It is approximate, because testing stops at the "
+        "first decision."
+    )
+    yield Table(
+        "verdicts-together",
+        TOGETHER,
+        [together_row(verdicts(pairs, measure), name) for measure, name in MEASURES.items()],
+    )
 
 
-def revised_verdicts(results: Sequence[Result], folder: Path) -> str:
+def forest(found: Sequence[Pair]) -> Figure | None:
+    """All verdicts as differences with their intervals, a panel per measure; None without any."""
+    pairs = judged(found)
+    panels = {
+        name: [
+            difference_of(verdict, f"{pair.env}, {display(pair.algo)}")
+            for pair in pairs
+            if (verdict := pair.verdict(measure))
+        ]
+        for measure, name in MEASURES.items()
+    }
+    xlabel = "difference of normalised scores, ours minus SB3's"
+    data = {"panels": panels, "margin": MARGIN, "xlabel": xlabel}
+    return Figure("verdicts", "All verdicts against SB3", "forest", data) if pairs else None
+
+
+def difference_of(verdict: Verdict, label: str) -> Difference:
+    """A verdict as a row of a forest plot; one of saturated sides has no interval."""
+    parity = verdict.parity
+    d = parity.difference
+    ends = (math.nan, math.nan) if parity.word == "saturated" else (d.low, d.high)
+    return Difference(printable(label), d.value, *ends, parity.word, n=verdict.look)
+
+
+def z_of(parity: Parity) -> float:
+    """The z of a permutation test, with the sign of the difference."""
+    return math.copysign(NormalDist().inv_cdf(1 - parity.p / 2), parity.difference.value)
+
+
+def together_row(verdicts: Sequence[Verdict], name: str) -> tuple[str, ...]:
+    """How many verdicts of a measure there are of each kind, how many would be better or worse by
+    chance, and Stouffer's pooled z.
+
+    Saturated cells are left out of the last two: nothing varies there.
+    """
+    words: list[str] = [verdict.parity.word for verdict in verdicts]
+    counts = [str(words.count(word)) for word in WORDS]
+    found = [v.parity for v in verdicts if v.parity.word != "saturated"]
+    if not found:
+        return (name, *counts, "0 of 0", "-", "-")
+    k = len(found)
+    differ = sum(parity.word in ("better", "worse") for parity in found)
+    pooled = sum(map(z_of, found)) / math.sqrt(k)
+    p = math.erfc(abs(pooled) / math.sqrt(2))
+    z = f"{pooled:+.2f}, {p_text(p)}"
+    return (name, *counts, f"{differ} of {k}", f"{0.05 * k:.1f}", z)
+
+
+def revised_verdicts(results: Sequence[Result]) -> Iterator[Block]:
     """The verdicts that changed after they were published, and what fresh seeds say."""
-    rows: Rows = []
+    rows = []
     for entry in REVISED:
         sides = []
         _, settings = plain_command(entry.algo, {"env": entry.env})
@@ -148,93 +296,99 @@ def revised_verdicts(results: Sequence[Result], folder: Path) -> str:
             ours, theirs = sides
             text = verdict_text(parity_of(ours, theirs, entry.measure), ours.spec)
         algo, name = display(entry.algo), MEASURES[entry.measure]
-        why = escape(entry.why)
-        rows.append((entry.env, algo, name, entry.first, entry.then, why, text))
+        rows.append((entry.env, algo, name, entry.first, entry.then, entry.why, text))
     if all(row[-1] == "not trained yet" for row in rows):
-        return ""
-    print_table("Revised verdicts", REVISED_COLUMNS, rows)
-    return (
-        "## Revised verdicts\n\nThese verdicts changed after publication. They were therefore "
-        f"repeated on fresh seeds ({ranges(FRESH)}) of both sides, with a single test and 95% "
-        "intervals:\n\n"
-        f"{table(folder, 'revised-verdicts', REVISED_COLUMNS, rows)}\n"
+        return
+    yield Heading("Revised verdicts")
+    yield Text(
+        "These verdicts changed after publication. They were therefore repeated on fresh seeds "
+        f"({ranges(FRESH)}) of both sides, with a single test and 95% intervals:"
     )
-
-
-def counted(verdicts: Sequence[Verdict]) -> str:
-    """`12 equivalent, 3 better, 1 undecided`"""
-    words = [v.parity.word for v in verdicts]
-    return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
-
-
-def z_of(parity: Parity) -> float:
-    """The z of a permutation test, with the sign of the difference."""
-    return math.copysign(NormalDist().inv_cdf(1 - parity.p / 2), parity.difference.value)
-
-
-def together_text(verdicts: Sequence[Verdict], name: str) -> str:
-    """How many verdicts of a measure there are of each kind, how many would be better or worse by
-    chance, and Stouffer's pooled z.
-
-    Saturated cells are left out of the last two: nothing varies there.
-    """
-    found = [v.parity for v in verdicts if v.parity.word != "saturated"]
-    text = f"- {name}: {counted(verdicts)}"
-    if not found:
-        return text + ".\n"
-    k = len(found)
-    differ = sum(parity.word in ("better", "worse") for parity in found)
-    pooled = sum(map(z_of, found)) / math.sqrt(k)
-    p = math.erfc(abs(pooled) / math.sqrt(2))
-    return text + (
-        f". Of the {k} that are not saturated, {differ} are better or worse. Without any true "
-        f"difference, at most {0.05 * k:.1f} would be on average. The pooled z of the permutation "
-        f"tests is {pooled:+.2f}, {p_text(p)}. A z above 0 means that ours scores higher. It is "
-        "approximate, because testing stops at the first decision.\n"
-    )
+    yield Table("revised-verdicts", REVISED_COLUMNS, rows)
 
 
 # ---- Simulated error rates ------------------------------------------------------------------
 
 
-def error_rates(stored: dict[str, Any], folder: Path) -> str:
-    """The tables of benchmarks/error_rates.py."""
-    looks = ", ".join(map(str, stored["looks"]))
-    text = (
-        f"Each row simulates {stored['samples']:,} comparisons, tested at {looks} seeds per side "
-        "as above. Both sides have the same distribution of scores:\n\n"
-    )
+def error_rates(stored: dict[str, Any]) -> list[Block]:
+    """What benchmarks/error_rates.py has simulated: how often the rule and the intervals err."""
+    samples, looks = stored["samples"], ", ".join(map(str, stored["looks"]))
     alike = ("scores", "better or worse", "equivalent", "saturated", "undecided", "mean seeds")
-    rows: Rows = []
-    for name, r in stored["alike"].items():
-        shares = [r["better"] + r["worse"], r["equivalent"], r["saturated"], r["undecided"]]
-        rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
-    print_table("Verdicts on sides without a true difference", alike, rows)
-    text += table(folder, "error-rates-alike", alike, rows)
-    text += (
-        f"\nThe sides differ by exactly the margin, {stored['margin']}. Ours is worse, except in "
-        "*skewed, the other way*:\n\n"
-    )
     apart = ("scores", "equivalent", "better", "worse", *alike[3:])
-    rows = []
-    for name, r in stored["apart"].items():
-        shares = [r["equivalent"], r["better"], r["worse"], r["saturated"], r["undecided"]]
-        rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
-    print_table("Verdicts on sides that differ by the margin", apart, rows)
-    text += table(folder, "error-rates-apart", apart, rows)
-    text += (
-        "\nThe last row shows a limit of the rule. If fewer than one seed in ten fails, but fails "
-        "badly, 30 seeds often show no failure, and the sides are called equivalent. A rule that "
-        "calls sides without failures equivalent needs 59 seeds to keep this error below 5% "
-        "(0.95^58). This is why failures are reported next to the verdicts, with a bound.\n"
-        "\nCoverage of the 95% intervals, by the number of seeds:\n\n"
-    )
     covered = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))
-    rows = [
-        (escape(name), "IQM" if statistic == "iqm" else statistic, *(f"{x:.1%}" for x in shares))
+    differ = {name: r["better"] + r["worse"] for name, r in stored["alike"].items()}
+    equal = {name: r["equivalent"] for name, r in stored["apart"].items()}
+    alike_rows = [
+        rates_row(name, (differ[name], *(r[word] for word in alike[2:5])), r["seeds"])
+        for name, r in stored["alike"].items()
+    ]
+    apart_rows = [
+        rates_row(name, [r[word] for word in apart[1:6]], r["seeds"])
+        for name, r in stored["apart"].items()
+    ]
+    coverage_rows = [
+        (name, "IQM" if statistic == "iqm" else statistic, *(f"{x:.1%}" for x in shares))
         for name, both in stored["coverage"].items()
         for statistic, shares in both.items()
     ]
-    print_table("Coverage of intervals", covered, rows)
-    text += table(folder, "error-rates-coverage", covered, rows)
-    return text + f"\n{command_text(stored)}\n"
+    return [
+        Heading("Error rates of verdicts"),
+        Text(
+            f"Each row of these tables simulates {samples:,} comparisons, tested at {looks} seeds "
+            "per side as above. An error rate is given with the upper bound of its one-sided 95% "
+            "interval."
+        ),
+        Claim(
+            "Sides without a true difference are called better or worse in less than "
+            f"{ERROR:.0%} of comparisons.",
+            *rate_verdict(differ, samples),
+            details=[
+                Text("Both sides have the same distribution of scores:"),
+                Table("error-rates-alike", alike, alike_rows),
+            ],
+        ),
+        Claim(
+            "Sides that differ by the margin are called equivalent in less than "
+            f"{ERROR:.0%} of comparisons.",
+            *rate_verdict(equal, samples),
+            details=[
+                Text(
+                    f"The sides differ by exactly the margin, {stored['margin']}. Ours is worse, "
+                    "except in ",
+                    Emphasis("skewed, the other way"),
+                    ":",
+                ),
+                Table("error-rates-apart", apart, apart_rows),
+                Text(
+                    "If fewer than one seed in ten fails, but fails badly, 30 seeds often show no "
+                    "failure. A rule that calls sides without failures equivalent needs 59 seeds "
+                    "to keep this error below 5% (0.95^58 is not below it, 0.95^59 is). This is "
+                    "why failures are reported next to the verdicts, with a bound."
+                ),
+            ],
+        ),
+        Text("Coverage of the 95% intervals, by the number of seeds:"),
+        Table("error-rates-coverage", covered, coverage_rows),
+        command_text(stored),
+    ]
+
+
+def rates_row(name: str, shares: Sequence[float], seeds: float) -> tuple[str, ...]:
+    return (name, *(f"{share:.1%}" for share in shares), f"{seeds:.0f}")
+
+
+def rate_verdict(rates: Mapping[str, float], samples: int) -> tuple[Word, str]:
+    """Whether error rates stay below ERROR, each a share of `samples`, and the highest of them."""
+    if not rates:
+        return "not shown", ""
+    counts = {name: round(rate * samples) for name, rate in rates.items()}
+    bounds = {name: stats.failure_bound(count, samples) for name, count in counts.items()}
+    above = [1 - stats.failure_bound(samples - n, samples) > ERROR for n in counts.values()]
+    word: Word = "in part" if any(above) else "not shown"
+    if all(bound < ERROR for bound in bounds.values()):
+        word = "holds"
+    elif all(above):
+        word = "does not hold"
+    name = max(rates, key=rates.__getitem__)
+    highest = f"{rates[name]:.1%}, at most {bounds[name]:.1%}"
+    return word, f"{highest}, the highest of {plural(len(rates), 'distribution')}: {name}"

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import speed
-from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
-from manyseeds.benchmarks.chapters.evidence import WORDS
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.store.comparison import (
-    MEASURES,
-    TABULAR,
-    Pair,
-    applies,
-    is_due,
-    is_stale,
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Cell,
+    Heading,
+    Inline,
+    Items,
+    Lines,
+    Link,
+    Outcome,
+    Page,
+    Strong,
+    Table,
+    Text,
+    joined,
 )
-from manyseeds.benchmarks.store.names import FIRST_ENVIRONMENTS, display, place_of
-from manyseeds.benchmarks.store.results import Rows, escape, link, picture
+from manyseeds.benchmarks.chapters.environment_pages import all_algorithms, anchor, page_name
+from manyseeds.benchmarks.chapters.evidence import outcome
+from manyseeds.benchmarks.measurements import throughput
+from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
+from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.stored import find_file, section_of
-from manyseeds.record import plural
 from manyseeds.writing import write_bytes
 
 SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "saturated": "≡", "undecided": "?"}
 MISSING, STALE, FEW = "missing", "†", "‡"
+# What the signs of the matrix say.
+KEY = Text(
+    "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict "
+    f"against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, no sign: no SB3 "
+    f"run), and timesteps per seed. {STALE} stale, {FEW} fewer seeds than the rule requires, - "
+    "does not apply, empty: not run."
+)
 # The figure's environment is the first of these that there are runs on: on none of them do all
 # algorithms end at the same score.
 FIGURES = ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "CartPole-v1")
@@ -33,13 +47,23 @@ FIGURES = ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous
 BEGIN, END = "<!-- outcome, written by report.py --publish -->", "<!-- end of outcome -->"
 
 
-def page(
-    found: Sequence[Pair], results: Path, note: str, links: Sequence[tuple[str, str, str]]
-) -> str:
-    """The page. note: a warning at its top. links: file, title and content of the other pages."""
-    text = f"> **{escape(note)}**\n\n" if note else ""
+def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page]) -> list[Block]:
+    """The page. note: a warning at its top. pages: the others, but for those of environments."""
+    path = find_file(results, "throughput.json")
+    return [
+        *answers(found, note),
+        *section_of(path, throughput.STORED, how_fast),
+        Heading("Pages"),
+        page_list(found, pages),
+    ]
+
+
+def answers(found: Sequence[Pair], note: str) -> Iterator[Block]:
+    """The outcome, the matrices and the figure."""
+    if note:
+        yield Text(Strong(note))
     if sentence := outcome(found):
-        text += f"**{sentence}**\n\n"
+        yield Outcome(sentence)
     deep = [pair for pair in found if pair.algo not in TABULAR]
     tabular = [pair for pair in found if pair.algo in TABULAR]
     for title, name, pairs in (
@@ -47,47 +71,38 @@ def page(
         ("Tabular algorithms", "matrix-tabular", tabular),
     ):
         if pairs:
-            text += f"## {title}\n\n{matrix(pairs, results, name)}\n"
-            text += key(pairs) + "\n" if pairs is deep or not deep else ""
-    if env := shown_environment(deep):
-        figure = results / "plots" / figure_names(env)[0]
-        text += picture(f"Learning curves of all algorithms on {env}", figure)
-    if line := section_of(find_file(results, "throughput.json"), speed.STORED, speed.summary):
-        text += f"## How fast\n\n{line}\n"
-    text += "## Pages\n\n"
-    if found:
-        names = dict.fromkeys(pair.env for pair in found)
-        environments = ", ".join(link(env, Path(page_name(env))) for env in names)
-        text += f"- Environments, with curves, scores and the origin of each run: {environments}\n"
-    return text + "".join(f"- [{title}]({file}): {about}\n" for file, title, about in links)
+            yield Heading(title)
+            yield matrix(pairs, name)
+            if pairs is deep or not deep:
+                yield KEY
+    shown = [pair for pair in deep if pair.env == shown_environment(deep)]
+    if figure := all_algorithms(shown):
+        yield figure
 
 
-# ---- The outcome ----------------------------------------------------------------------------
+def how_fast(stored: speed.Stored) -> list[Block]:
+    sentence = speed.summary(stored)
+    return [Heading("How fast"), Text(sentence)] if sentence else []
 
 
-def outcome(found: Sequence[Pair]) -> str:
-    """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
-    shown = []
-    for measure in MEASURES:
-        words: list[str] = [v.parity.word for pair in found if (v := pair.verdict(measure))]
-        shown.append(", ".join(f"{word} in {words.count(word)}" for word in WORDS))
-    k = len([pair for pair in found if pair.verdict("final")])
-    if not k:
-        return ""
-    return (
-        f"In {plural(k, 'comparison')} with stable-baselines3 (SB3) at the same settings, the "
-        f"final score is {shown[0]}. Learning speed is {shown[1]}."
-    )
+def page_list(found: Sequence[Pair], pages: Sequence[Page]) -> Items:
+    """Links to all pages."""
+    items: list[Inline] = [(Link(x.title, page=x.file), f": {x.about}") for x in pages]
+    if envs := dict.fromkeys(pair.env for pair in found):
+        links = joined(Link(env, page=page_name(env)) for env in envs)
+        what = "Environments, with curves, scores and the origin of each run: "
+        items.insert(0, (what, links))
+    return Items(items)
 
 
-def excerpt(page: str) -> str:
-    """The sentences of outcome, the first matrix and its key from a page, for README.md."""
-    paragraphs = page.split("\n\n")
-    sentence = next((x.strip("*") for x in paragraphs if x.startswith("**In ")), "")
-    matrix = next((x for x in paragraphs if x.startswith("|")), "")
-    signs = next((x.strip() for x in paragraphs if x.startswith("Mean final score")), "")
-    parts = (sentence, matrix.replace("](environments/", "](results/environments/"), signs)
-    return "\n\n".join(filter(None, parts))
+# ---- README.md of the project ---------------------------------------------------------------
+
+
+def excerpt(blocks: Sequence[Block]) -> list[Block]:
+    """The outcome, the first matrix and its key, of the blocks of the page."""
+    outcomes = [Text(block.text) for block in blocks if isinstance(block, Outcome)]
+    matrices = [replace(block, name="") for block in blocks if isinstance(block, Table)]
+    return [*outcomes, *matrices[:1], *(block for block in blocks if block is KEY)]
 
 
 def update_readme(path: Path, text: str) -> None:
@@ -104,24 +119,17 @@ def update_readme(path: Path, text: str) -> None:
 # ---- The matrix -----------------------------------------------------------------------------
 
 
-def matrix(pairs: Sequence[Pair], results: Path, name: str) -> str:
+def matrix(pairs: Sequence[Pair], name: str) -> Table:
     """Algorithms by environments: score, verdict and budget; the best score in bold."""
     by_cell = {(pair.algo, pair.env): pair for pair in pairs}
     algos = sorted({pair.algo for pair in pairs}, key=place_of)
-    columns = sorted({pair.env for pair in pairs}, key=order)
+    columns = sorted({pair.env for pair in pairs}, key=place_of_env)
     best = {env: best_score([pair for pair in pairs if pair.env == env]) for env in columns}
-    rows: Rows = []
+    rows = []
     for algo in algos:
         cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in columns]
-        rows.append((f"**{escape(display(algo))}**", *cells))
-    header = ("", *(link(env, Path(page_name(env))) for env in columns))
-    return table(results, name, header, rows)
-
-
-def order(env: str) -> tuple[int, str]:
-    """A sorting key: in the order of FIRST_ENVIRONMENTS, others behind them by their name."""
-    known = FIRST_ENVIRONMENTS
-    return (known.index(env) if env in known else len(known), env)
+        rows.append((Strong(display(algo)), *cells))
+    return Table(name, ("", *(Link(env, page=page_name(env)) for env in columns)), rows)
 
 
 def shown_environment(pairs: Sequence[Pair]) -> str:
@@ -152,23 +160,22 @@ def is_best(pair: Pair, best: str) -> bool:
     return score(pair) == best and not pair.ours.unscored
 
 
-def cell(pair: Pair | None, algo: str, env: str, best: str) -> str:
-    """`**0.99** = ‡<br>100k`, linked to the row of the environment's page."""
-    where = Path(page_name(env))
-    if pair is None or pair.ours is None:
-        if pair is None and not applies(algo, env):
+def cell(pair: Pair | None, algo: str, env: str, best: str) -> Cell:
+    """`**0.99** = ‡` and `100k` in two lines, linked to the row of the environment's page."""
+    if pair is None:
+        if not applies(algo, env):
             return "-"
-        if pair is not None:
-            return link(MISSING, where, anchor(algo))
         return MISSING if is_due(algo, env) else ""
-    text = score(pair)
+    if pair.ours is None:
+        return Link(MISSING, page=page_name(env), anchor=anchor(algo))
+    linked: Inline = Link(score(pair), page=page_name(env), anchor=anchor(algo))
+    if is_best(pair, best):
+        linked = Strong(linked)
     verdict = pair.verdict("final")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
     marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
-    bold = "**" if is_best(pair, best) else ""
-    linked = f"{bold}{link(text, where, anchor(algo))}{bold}"
-    return f"{' '.join((linked, *marks))}<br>{short(pair.ours.timesteps_requested)}"
+    return Lines(joined((linked, *marks), " "), short(pair.ours.timesteps_requested))
 
 
 def short(number: int) -> str:
@@ -177,13 +184,3 @@ def short(number: int) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return str(number)
-
-
-def key(pairs: Sequence[Pair]) -> str:
-    """What the signs of the matrix say, one line."""
-    signs = ", ".join(f"{sign} {word}" for word, sign in SIGNS.items())
-    return (
-        "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict "
-        f"against SB3 ({signs}, no sign: no SB3 run), and timesteps per seed. {STALE} stale, {FEW} "
-        "fewer seeds than the rule requires, - does not apply, empty: not run.\n"
-    )

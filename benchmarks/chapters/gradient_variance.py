@@ -1,60 +1,35 @@
-"""The report's page on the variance of the policy gradient, from gradient_variance.json.
+"""The page on the variance of the policy gradient: what gradient_variance.py has measured.
 
-`benchmarks/gradient_variance.py` says what was measured. S is the number of seeds.
+S is the number of seeds.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
-from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.store.results import (
-    Rows,
-    command_text,
-    escape,
-    picture,
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Emphasis,
+    Figure,
+    Fold,
+    Outcome,
+    Table,
+    Text,
 )
+from manyseeds.benchmarks.chapters.origins import command_text
+from manyseeds.benchmarks.measurements.gradient_variance import REFERENCE, STORED, UNBIASED
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.errors import printable
 from manyseeds.record import plural
-from manyseeds.stats import Floats
-from manyseeds.untrusted import NAME, ORIGIN
+from manyseeds.stats import Estimate, Floats
 
-STORED: dict[str, Any] = {
-    **ORIGIN,
-    "versions": {"torch": str},
-    "env": NAME,
-    "seeds": int,
-    "episodes": int,
-    "estimates": int,
-    "total_timesteps": int,
-    "policies": [
-        {
-            "stage": NAME,
-            "seed": int,
-            "return": float,
-            "explained": {"baseline": (float, None), "q": (float, None)},
-        }
-    ],
-    "measurements": [
-        {
-            "stage": NAME,
-            "seed": int,
-            "weight": NAME,
-            "variance": float,
-            "signal": float,
-            "dot": float,
-        }
-    ],
-}
 WORST = "total_return"  # what the others are compared with
-REFERENCE = "baseline"  # whose mean is the gradient
-UNBIASED = (WORST, "return_to_go", REFERENCE)  # the mean of each is the gradient itself
 NAMES = {
     "total_return": "R(tau)",
     "return_to_go": "return-to-go",
@@ -68,10 +43,14 @@ COLUMNS = (
 )
 
 
-def page(folder: Path) -> str:
-    """The whole page; '' without measurements. The figure goes into folder/plots."""
-    path = find_file(folder, "gradient_variance.json")
-    return section_of(path, STORED, partial(text_of, folder=folder))
+def page(results: Path) -> Sequence[Block]:
+    """The page; nothing without measurements."""
+    return section_of(find_file(results, "gradient_variance.json"), STORED, comparison)
+
+
+POLICIES = ("policies", "mean return", "V explains", "Q explains")
+LOWER, HIGHER = "lower at every stage", "higher at every stage"
+UNKNOWN = "not the same or not known at every stage"
 
 
 class StageFigures:
@@ -114,6 +93,11 @@ class StageFigures:
         """Between the mean of a weight and the gradient."""
         return self.figures[weight]["dot"] / np.sqrt(self.signal(weight) * self.signal(REFERENCE))
 
+    def comparison(self, weight: str) -> Estimate | None:
+        """The logarithm of the factor, over seeds; None where a signal is not detected."""
+        factor = self.factor(weight)
+        return stats.estimate(np.log10(factor), "mean") if np.isfinite(factor).all() else None
+
     def is_biased(self, weight: str) -> bool:
         """Whether the interval of the cosine lies below 1."""
         if weight in UNBIASED or weight not in self.figures:
@@ -122,13 +106,16 @@ class StageFigures:
         return bool(np.isfinite(cosine).all() and stats.estimate(cosine, "mean").high < 1)
 
 
-def text_of(stored: dict[str, Any], folder: Path) -> str:
+def comparison(stored: dict[str, Any]) -> list[Block]:
     """The page of gradient_variance.json."""
     names = list(dict.fromkeys(m["stage"] for m in stored["measurements"]))
     stages = {name: StageFigures(stored, name) for name in names}
-    rows: Rows = [
+    weights = list(dict.fromkeys(weight for stage in stages.values() for weight in stage.weights))
+    words = {weight: word_of(weight, stages) for weight in weights if weight != WORST}
+    biased = [weight for weight in weights if any(s.is_biased(weight) for s in stages.values())]
+    rows = [
         (
-            escape(name),
+            name,
             weight_name(weight),
             str(stored["seeds"]),
             geometric(stage.variance(weight)),
@@ -139,71 +126,95 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
         for name, stage in stages.items()
         for weight in stage.weights
     ]
-    figure = folder / "plots" / "gradient-variance.svg"
-    draw(stages, figure)
-    policies = ", ".join(policies_text(name, stage) for name, stage in stages.items())
+    panels = {
+        printable(name): {
+            "": {printable(weight_name(w)): seen(stage.relative(w)) for w in stage.weights}
+        }
+        for name, stage in stages.items()
+    }
+    return [
+        Outcome(outcome(words, biased)),
+        Figure(
+            "gradient-variance",
+            "Relative variance of the gradient with each weight",
+            "scores_by_value",
+            {"panels": panels, "xlabel": "", "ylabel": "variance / signal", "log_y": True},
+        ),
+        Table(
+            "gradient-variance-weights",
+            ("weight", "relative variance beside R(tau)'s", "R(tau)'s, divided by it", "mean"),
+            [
+                (
+                    weight_name(weight),
+                    word,
+                    factors_text(weight, stages),
+                    "points elsewhere at some stage" if weight in biased else "",
+                )
+                for weight, word in words.items()
+            ],
+        ),
+        Text(
+            f"REINFORCE trains {plural(stored['seeds'], 'seed')} on {stored['env']} for "
+            f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several "
+            "stages are frozen, and of each the gradient is estimated "
+            f"{plural(stored['estimates'], 'time')} from "
+            f"{plural(stored['episodes'], 'new episode')}, with every weight of the "
+            "log-probabilities and gamma 1. ",
+            Emphasis("Variance"),
+            " is the trace of the covariance of an estimate, ",
+            Emphasis("signal"),
+            " the squared length of its mean, and their quotient, the relative variance, does not "
+            "depend on the scale of the weights.",
+        ),
+        Text(
+            "R(tau), return-to-go and return-to-go minus V have the same mean, the gradient "
+            "itself. Its length is taken from the last of them, which varies least. A ",
+            Emphasis("cosine"),
+            " below 1 is the bias of a weight. Its estimate may be above 1, and is unknown where "
+            "no signal is detected. V and Q are fitted to each frozen policy on episodes of their "
+            "own, so that no critic lags behind. All episodes of an estimate with GRPO's weights "
+            "begin in the same state. Geometric means over seeds, arithmetic ones of cosines.",
+        ),
+        Fold(
+            f"The figures of every weight at every stage: {plural(len(rows), 'row')}",
+            [Table("gradient-variance", COLUMNS, rows)],
+        ),
+        Fold(
+            "The frozen policies: their returns, and what the critics explain",
+            [Table("gradient-variance-policies", POLICIES, policy_rows(stages))],
+        ),
+        command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"),
+    ]
+
+
+def word_of(weight: str, stages: dict[str, StageFigures]) -> str:
+    """How the relative variance with a weight compares with R(tau)'s over the stages."""
+    found = [stage.comparison(weight) for stage in stages.values() if weight in stage.figures]
+    if all(e and e.low > 0 for e in found):
+        return LOWER
+    if all(e and e.high < 0 for e in found):
+        return HIGHER
+    return UNKNOWN
+
+
+def factors_text(weight: str, stages: dict[str, StageFigures]) -> str:
+    """`4.17 to 5.56`: over the stages at which a signal is detected."""
+    found = [stage.comparison(weight) for stage in stages.values() if weight in stage.figures]
+    factors = [10**e.value for e in found if e]
+    return f"{shown(min(factors))} to {shown(max(factors))}" if factors else ""
+
+
+def outcome(words: dict[str, str], biased: Sequence[str]) -> str:
+    """With how many weights the relative variance is lower than R(tau)'s, and which are biased."""
+    others = {kind_of(weight): None for weight, word in words.items() if word != LOWER}
+    kinds = dict.fromkeys(map(kind_of, biased))
+    lower = list(words.values()).count(LOWER)
     return (
-        f"{sentence(stages)}\n\n"
-        f"REINFORCE trains {plural(stored['seeds'], 'seed')} on {escape(stored['env'])} for "
-        f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several stages "
-        "are frozen, and of each the gradient is estimated "
-        f"{plural(stored['estimates'], 'time')} from {plural(stored['episodes'], 'new episode')}, "
-        "with every weight of the log-probabilities and gamma 1. *Variance* is the trace of the "
-        "covariance of an estimate, *signal* the squared length of its mean, and their quotient "
-        "does not depend on the scale of the weights. R(tau), return-to-go and return-to-go minus "
-        "V have the same mean, the gradient itself. Its length is taken from the last of them, "
-        "which varies least. A *cosine* below 1 is the bias of a weight. Its estimate may be above "
-        "1, and is unknown where no signal is detected. V and Q are "
-        "fitted to each frozen policy on episodes of their own, so that no critic lags behind. "
-        "All episodes of an estimate with GRPO's weights begin in the same state. Geometric means "
-        "over seeds, arithmetic ones of cosines.\n\n"
-        f"Mean returns of the policies: {policies}.\n\n"
-        f"{table(folder, 'gradient-variance', COLUMNS, rows)}\n"
-        + picture("Relative variance of the gradient with each weight", figure)
-        + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
-        + "\n\n"
+        f"With {lower} of {plural(len(words), 'weight')} the relative variance of the gradient is "
+        "lower than with R(tau) at every stage"
+        + (f", not with {', '.join(others)}." if others else ".")
+        + (f" The mean points elsewhere at some stage with {', '.join(kinds)}." if kinds else "")
     )
-
-
-def sentence(stages: dict[str, StageFigures]) -> str:
-    """Which weights have a smaller relative variance than R(tau), and by which factor.
-
-    Those of one kind, such as all of GAE, are named once.
-    """
-    lower: dict[str, list[float]] = {}  # by kind, the factors
-    higher, other = [], []
-    weights = dict.fromkeys(weight for stage in stages.values() for weight in stage.weights)
-    for weight in weights:
-        if weight == WORST:
-            continue
-        logs = [np.log10(s.factor(weight)) for s in stages.values() if weight in s.figures]
-        if not all(np.isfinite(x).all() for x in logs):
-            other.append(weight_name(weight))
-            continue
-        found = [stats.estimate(x, "mean") for x in logs]
-        if all(e.low > 0 for e in found):
-            lower.setdefault(kind_of(weight), []).extend(10**e.value for e in found)
-        elif all(e.high < 0 for e in found):
-            higher.append(weight_name(weight))
-        else:
-            other.append(weight_name(weight))
-    text = "Compared with that of R(tau), from the same number of episodes, the relative variance "
-    text += "of the gradient is "
-    sides = []
-    if lower:
-        of_kinds = (
-            f"{kind} ({shown(min(x))} to {shown(max(x))} times)" for kind, x in lower.items()
-        )
-        sides.append(f"lower at every stage with {', '.join(of_kinds)}.")
-    if higher:
-        sides.append(f"higher at every stage with {', '.join(higher)}.")
-    if other:
-        sides.append(f"not the same or not known at every stage with {', '.join(other)}.")
-    text += " It is ".join(sides)
-    biased = [kind_of(w) for w in weights if any(s.is_biased(w) for s in stages.values())]
-    if biased := list(dict.fromkeys(biased)):
-        text += f" At some stage the mean points elsewhere with {', '.join(biased)}."
-    return f"**{text}**"
 
 
 def kind_of(weight: str) -> str:
@@ -215,22 +226,21 @@ def kind_of(weight: str) -> str:
 def weight_name(weight: str) -> str:
     """A weight for people: `GAE, lambda 0.9`."""
     if weight.startswith("gae "):
-        return escape(f"GAE, lambda {weight.removeprefix('gae ')}")
+        return f"GAE, lambda {weight.removeprefix('gae ')}"
     if weight.startswith("grpo"):
         kind = weight.removeprefix("grpo").removeprefix(", ")
-        return escape(f"GRPO, {kind or 'return-to-go'}")
-    return escape(NAMES.get(weight, weight))
+        return f"GRPO, {kind or 'return-to-go'}"
+    return NAMES.get(weight, weight)
 
 
-def policies_text(name: str, stage: StageFigures) -> str:
-    """What the policies of a stage return, and what the critics explain."""
-    returns = mean(p["return"] for p in stage.policies)
-    shares = []
-    for critic, letter in (("baseline", "V"), ("q", "Q")):
-        known = [p["explained"][critic] for p in stage.policies]
-        if None not in known:
-            shares.append(f"{letter} explains {mean(known):.0%}")
-    return f"{escape(name)} {returns:.1f}" + f" ({', '.join(shares)})" * bool(shares)
+def policy_rows(stages: dict[str, StageFigures]) -> list[tuple[str, ...]]:
+    """What the policies of each stage return, and what the critics explain of it."""
+    rows = []
+    for name, stage in stages.items():
+        shares = [[p["explained"][critic] for p in stage.policies] for critic in ("baseline", "q")]
+        explained = ("unknown" if None in known else f"{mean(known):.0%}" for known in shares)
+        rows.append((name, f"{mean(p['return'] for p in stage.policies):.1f}", *explained))
+    return rows
 
 
 def geometric(values: Floats) -> str:
@@ -258,15 +268,6 @@ def shown(value: float) -> str:
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.3g}"
-
-
-def draw(stages: dict[str, StageFigures], path: Path) -> None:
-    """A panel per stage: the relative variance of the seeds with each weight."""
-    panels = {
-        name: {"": {weight_name(w): seen(stage.relative(w)) for w in stage.weights}}
-        for name, stage in stages.items()
-    }
-    plots.scores_by_value(panels, path, xlabel="", ylabel="variance / signal", log_y=True)
 
 
 def seen(values: Floats) -> Floats:

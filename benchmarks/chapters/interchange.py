@@ -6,7 +6,7 @@ that they are not, on Atari.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -15,35 +15,35 @@ from typing import Any
 import numpy as np
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Figure,
+    Heading,
+    Link,
+    Table,
+    Text,
+    Word,
+    folded_if_long,
+    joined,
+)
+from manyseeds.benchmarks.chapters.differences import forest
+from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
+from manyseeds.benchmarks.measurements.library_details import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import (
-    Result,
-    Rows,
-    command_text,
-    escape,
-    link,
-    parity,
-    parity_of,
-    place,
-    verdict_text,
-)
+from manyseeds.benchmarks.store.results import Result, parity, parity_of, verdict_text
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.digest import ROOT
+from manyseeds.record import plural
 from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import NAME, ORIGIN
 
 NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
 PAIRS = ("environment", "algorithm", "of", "against", *MEASURES.values())
 DETAILS = ("environment", "details", "n", "AUC, mean [95%]", "against ours")
-STORED: dict[str, Any] = {  # library_details_ppo.json and library_details_dqn.json
-    **ORIGIN,
-    "seeds": int,
-    "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "auc": [float]}],
-}
+LEVEL = 0.05  # of the verdicts
 SCRIPTS = ("sb3", "sbx", "rejax")  # whose files say what stays their own
 
 
@@ -61,14 +61,15 @@ def found_runs(loaded: Sequence[Result]) -> dict[tuple[str, str], dict[str, Resu
     return found
 
 
-def page(loaded: Sequence[Result], results: Path) -> str:
-    """Scores by library, and every pair's verdicts; '' without a run of a third library."""
+def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
+    """Scores by library, and every pair's verdicts; nothing without a run of a third library."""
     found = {key: runs for key, runs in found_runs(loaded).items() if {"sbx", "rejax"} & set(runs)}
     if not found:
-        return ""
-    scores: Rows = []
-    pairs: Rows = []
-    words: list[str] = []
+        return
+    scores: list[tuple[str, ...]] = []
+    pairs: list[tuple[str, ...]] = []
+    speed: dict[str, dict[str, Parity | None]] = {}  # of ours against each library, by algorithm
+    judged: dict[tuple[str, str], list[Parity]] = {}  # by algorithm and environment
     for (algo, env), runs in found.items():
         for library, r in runs.items():
             texts = (r.text(r.final, "mean"), r.text(r.auc, "mean"), r.failures_text())
@@ -76,44 +77,85 @@ def page(loaded: Sequence[Result], results: Path) -> str:
         for one, other in combinations(runs, 2):
             a, b = runs[one], runs[other]
             verdicts = [parity_of(a, b, measure) for measure in MEASURES]
-            words += [verdict.word for verdict in verdicts if verdict]
-            judged = [verdict_text(verdict, a.spec) for verdict in verdicts]
-            pairs.append((env, display(algo), NAMES[one], NAMES[other], *judged))
-    differ = sum(word in ("better", "worse") for word in words)
-    own = ", ".join(
-        link(NAMES[name], place(ROOT / "benchmarks" / f"{name}_baseline.py", results))
-        for name in SCRIPTS
+            judged.setdefault((algo, env), []).extend(filter(None, verdicts))
+            if one == "manyseeds":
+                own = speed.setdefault(f"{display(algo)}, learning speed", {})
+                own[f"{env}, {NAMES[other]}"] = verdicts[1]
+            judgements = [verdict_text(verdict, a.spec) for verdict in verdicts]
+            pairs.append((env, display(algo), NAMES[one], NAMES[other], *judgements))
+    baselines = ROOT / "benchmarks" / "baselines"
+    files = (Link(NAMES[name], file=baselines / f"{name}_baseline.py") for name in SCRIPTS)
+    yield claim_of(
+        judged,
+        forest(
+            "interchange",
+            "Learning speed of ours against other libraries",
+            speed,
+            "ours minus theirs",
+        )
+        if speed
+        else None,
+        [
+            Text(
+                "Each algorithm is trained by several libraries with the hyperparameters that all "
+                "of them support. Each library uses its own environments, and all are evaluated in "
+                "ours. Each verdict is a single test with a 95% interval, so without any true "
+                "difference about 1 in 20 would find one by chance. The claim holds where a "
+                "difference is found in every environment of an algorithm even if the level is "
+                "divided by the number of its verdicts. The remaining differences, such as which "
+                "gradients are clipped and whether a time limit ends an episode, are described in "
+                "the files of ",
+                joined(files),
+                ".",
+            ),
+            folded_if_long("Scores by library", Table("interchange-scores", SCORES, scores)),
+            folded_if_long("Every pair's verdicts", Table("interchange-verdicts", PAIRS, pairs)),
+        ],
     )
-    return (
-        "Each algorithm is trained by several libraries with the hyperparameters that all of them "
-        "support. Each library uses its own environments, and all are evaluated in ours. "
-        f"{differ} of {len(words)} verdicts find a difference between two libraries. Each verdict "
-        "is a single test with a 95% interval, so without any true difference about 1 in 20 would "
-        "do so by chance. The remaining differences, such as which gradients are clipped and "
-        f"whether a time limit ends an episode, are described in the files of {own}.\n\n"
-        f"{table(results, 'interchange-scores', SCORES, scores)}\n"
-        f"{table(results, 'interchange-verdicts', PAIRS, pairs)}\n"
-        f"{details_section('ppo', found, results)}"
-        f"{details_section('dqn', found, results)}"
+    for algo in ("ppo", "dqn"):
+        runs_of = {env: runs for (of, env), runs in found.items() if of == algo}
+        yield from details_section(algo, runs_of, results)
+
+
+def claim_of(
+    judged: Mapping[tuple[str, str], Sequence[Parity]],
+    figure: Figure | None,
+    details: Sequence[Block],
+) -> Claim:
+    """The claim of the paper. judged: all verdicts by algorithm and environment."""
+    found = [v for verdicts in judged.values() for v in verdicts]
+    differ = sum(map(differs, found))
+    apart = [any(v.p * len(x) < LEVEL and differs(v) for v in x) for x in judged.values()]
+    same = bool(found) and all(v.word in ("equivalent", "saturated") for v in found)
+    none: Word = "does not hold" if same else "not shown"
+    return Claim(
+        "Implementations of the same algorithm with the same hyperparameters are not "
+        "interchangeable.",
+        "holds" if apart and all(apart) else "in part" if any(apart) else none,
+        f"{differ} of {plural(len(found), 'verdict')} find a difference between two libraries",
+        figure,
+        details,
+        source="Hundt et al., 2025, arXiv 2503.22575",
     )
+
+
+def differs(verdict: Parity) -> bool:
+    return verdict.word in ("better", "worse")
 
 
 def details_section(
-    algo: str, found: Mapping[tuple[str, str], Mapping[str, Result]], results: Path
-) -> str:
-    """What benchmarks/library_details.py has measured, against the libraries' runs; '' without."""
-    runs = {env: runs for (of, env), runs in found.items() if of == algo}
+    algo: str, runs: Mapping[str, Mapping[str, Result]], results: Path
+) -> Sequence[Block]:
+    """What library_details.py has measured, against the libraries' runs by environment; nothing
+    without either."""
     path = find_file(results, f"library_details_{algo}.json")
-    return section_of(path, STORED, partial(details_text, algo, runs, results))
+    return section_of(path, STORED, partial(details_blocks, algo, runs))
 
 
-def details_text(
-    algo: str, runs: Mapping[str, Mapping[str, Result]], results: Path, stored: dict[str, Any]
-) -> str:
-    """Learning speed of ours with other libraries' details, and the verdicts on it.
-
-    runs: the libraries' by environment.
-    """
+def details_blocks(
+    algo: str, runs: Mapping[str, Mapping[str, Result]], stored: dict[str, Any]
+) -> list[Block]:
+    """Learning speed of ours with other libraries' details, and the verdicts on it."""
     measured = stored["measurements"]
     ours = {m["env"]: np.array(m["auc"]) for m in measured if m["detail"] == "none"}
     if len({(m["env"], m["detail"]) for m in measured}) < len(measured):
@@ -127,9 +169,9 @@ def details_text(
         check_same(areas, runs.get(env, {}).get("manyseeds"))
     present = {x for m in measured for x in m["of"] if x in runs.get(m["env"], {})}
     libraries = [x for x in ("sbx", "rejax") if x in present]
-    rows: Rows = []
+    rows: list[tuple[str, ...]] = []
     before: dict[tuple[str, str], Parity | None] = {}  # verdicts without any detail
-    outcomes: dict[str, list[str]] = {}
+    together: list[tuple[str, ...]] = []
     for m in measured:
         env, detail, auc = m["env"], m["detail"], np.array(m["auc"])
         theirs = {x: runs[env][x] for x in m["of"] if x in runs.get(env, {})}
@@ -147,27 +189,31 @@ def details_text(
             elif m["detail"] == f"all of {x}":
                 detail = f"all of {NAMES[x]}'s"
                 if verdict and (without := before.get((x, env))):
-                    differences = (f"{v.difference.value:+.3f}" for v in (without, verdict))
-                    outcomes.setdefault(x, []).append(f"{' to '.join(differences)} on {env}")
-        rows.append((env, escape(detail), str(len(auc)), mean, *verdicts))
+                    values = (f"{v.difference.value:+.3f}" for v in (without, verdict))
+                    together.append((NAMES[x], env, *values))
+        rows.append((env, detail, str(len(auc)), mean, *verdicts))
     if not rows:
-        return ""
-    outcome = "".join(
-        f" All details of {NAMES[x]} together change the difference to {NAMES[x]} from "
-        f"{', '.join(words)}."
-        for x, words in outcomes.items()
-    )
+        return []
     columns = (*DETAILS, *(f"against {NAMES[x]}" for x in libraries))
-    script = link("the script", place(ROOT / "benchmarks" / "library_details.py", results))
-    return (
-        f"\n## Details behind the differences: {display(algo)}\n\n"
-        "The table has the learning speed of our code when it is trained with details of other "
-        f"libraries, one at a time and all together, on the first {stored['seeds']} seeds. "
-        "'Undecided' does not mean that two are equal. The details, and those that are not "
-        f"imitated, are described in {script}.{outcome}\n\n"
-        f"{table(results, f'interchange-details-{algo}', columns, rows)}\n"
-        f"{command_text(stored)}\n"
-    )
+    script = ROOT / "benchmarks" / "measurements" / "library_details.py"
+    return [
+        Heading(f"Details behind the differences: {display(algo)}"),
+        Table(
+            f"interchange-details-{algo}-together",
+            ("library", "environment", "difference of ours to it", "with all of its details"),
+            together,
+        ),
+        Text(
+            "The learning speed of our code when it is trained with details of other libraries, "
+            f"one at a time and all together, on the first {stored['seeds']} seeds. 'Undecided' "
+            "does not mean that two are equal. The details, and those that are not imitated, are "
+            "described in ",
+            Link("the script", file=script),
+            ".",
+        ),
+        folded_if_long("One at a time", Table(f"interchange-details-{algo}", columns, rows)),
+        command_text(stored),
+    ]
 
 
 def check_same(areas: Floats, run: Result | None) -> None:

@@ -1,238 +1,71 @@
-"""The report's page on the LLM track: final scores, parity with TRL, length, speed, cost.
-
-folder: of the results; figures go into its plots/, tables into its tables/.
-"""
+"""The report's page on the LLM track: final scores, parity with TRL, length, speed, cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from manyseeds import plots, stats
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Code,
+    Fold,
+    Heading,
+    Inline,
+    Items,
+    Link,
+    Table,
+    Text,
+    folded_if_long,
+)
 from manyseeds.benchmarks.chapters.language_measures import (
-    CAPTION,
-    begun_with,
-    by_seed,
+    between,
+    curves,
     length_section,
     many_samples_section,
-    paired,
+    measure,
     steps_section,
 )
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
+from manyseeds.benchmarks.chapters.origins import command_text, origins
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
+from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
+from manyseeds.benchmarks.measurements.measure import cost_cells
+from manyseeds.benchmarks.store.methods import ORDER, Method, verdict_against
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import (
-    Rows,
-    Scores,
-    code,
-    command_text,
-    cost_cells,
-    differences,
-    escape,
-    fold,
-    link,
-    origins_text,
-    parity,
-    picture,
-    place,
-    settings_text,
-    verdict_text,
-)
-from manyseeds.benchmarks.store.stored import (
-    StoredRun,
-    file_name,
-    find_file,
-    left_out,
-    read,
-    read_table,
-    section_of,
-)
+from manyseeds.benchmarks.store.results import differences, settings_text
+from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
-from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT, check, reading
-from manyseeds.worth import (
-    SHARE_OF_FAILURE,
-    SUCCESSES,
-    Worth,
-    final_values,
-    unscored_text,
-    worths_of,
-)
+from manyseeds.record import plural
+from manyseeds.stats import Parity
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
-NO_MEASURES = ("source", "algo", "task", "seed", "samples", "learn_s")  # columns of a curve
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
+Section = Callable[[Sequence[Method]], Iterable[Block]]
 
 
-class Method:
-    """All finished seeds of one run of the LLM track. Raises UsageError for a broken one."""
-
-    def __init__(self, run: StoredRun) -> None:
-        self.run, self.algo, self.task = run, run.algo, run.env
-        self.parts, self.configs, self.summaries = run.parts, run.configs, run.summaries
-        self.settings = run.config
-        self.stale = any(part_is_stale(config) for config in self.configs)
-        self.plain_settings = catalog.plain_settings(
-            "llm_track", self.algo.removeprefix("trl-"), self.task
-        )
-        self.headline: str = self.summaries[0]["headline"]
-        with reading(run.path):
-            check(self.settings, {"total_samples": int}, "config")
-            self.frames = self._frames()
-            for name in {self.headline, *self._shown()}:
-                self.line(name)
-            for when in ("initial", "final"):
-                if np.isnan(self.values(self.headline, when)).any():
-                    raise ValueError(f"a seed has no {when} {self.headline}")
-
-    def _shown(self) -> tuple[str, ...]:
-        """The measures that the figures of a method show."""
-        if self.headline == "pass@1":
-            return "pass@1", "length", "entropy"
-        return ("accuracy", "loss") if self.algo == "reward_model" else ()
-
-    @property
-    def plain(self) -> bool:
-        """Whether a run has the script's own settings for its task."""
-        return self.settings == self.plain_settings
-
-    @property
-    def of_experiment(self) -> bool:
-        """Whether a run belongs to an experiment of chapters/language_claims.py."""
-        return any(
-            (self.algo, self.task) == (algo, task)
-            and self.settings == {**(self.plain_settings or {}), **settings}
-            for algo, task, _, settings in EXPERIMENTS
-        )
-
-    @property
-    def label(self) -> str:
-        """The method, marked where its code has changed since."""
-        return escape(display(self.algo)) + (" (stale)" if self.stale else "")
-
-    @property
-    def worths(self) -> list[Worth]:
-        """Of each seed, by the headline."""
-        return [worth for summary in self.summaries for worth in worths_of(summary).values()]
-
-    @property
-    def imputed(self) -> bool:
-        """Whether a seed has no headline of its own."""
-        return bool(unscored_text(self.worths))
-
-    def values(self, name: str, when: str = "final") -> Floats:
-        """A measure of each seed, [S], as `final_values` after the training; NaN: unknown."""
-        if when == "final":
-            return final_values(self.summaries, name)
-        found = [summary[when].get(name) for summary in self.summaries]
-        return np.array([np.nan if x is None else x for x in found])
-
-    def text(self, name: str, when: str = "final", digits: int = 3) -> str:
-        """Mean with interval over seeds, empty where a seed has no such measure."""
-        values = self.values(name, when)
-        if np.isnan(values).any():
-            return ""
-        return stats.estimate(values, "mean").text(digits)
-
-    def mean_text(self, name: str, when: str = "final", digits: int = 3) -> str:
-        """Mean over seeds without its interval, empty where a seed has no such measure."""
-        values = self.values(name, when)
-        return "" if np.isnan(values).any() else f"{values.mean():.{digits}f}"
-
-    def gain(self) -> str:
-        """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
-        gains = self.values(self.headline) - self.values(self.headline, "initial")
-        return stats.estimate(gains, "mean").text(3, "+")
-
-    def has(self, name: str) -> bool:
-        """Whether the curves of all seeds have a measure."""
-        return all(name in rows for rows in self.frames)
-
-    def _frames(self) -> list[pd.DataFrame]:
-        """The curve of each seed, and at which of its points each row was due."""
-        numbers = ("samples", self.headline)
-        found = [read_table(part / "curve.parquet", numbers) for part in self.parts]
-        last = max(map(len, found)) - 1
-        for rows, summary in zip(found, self.summaries, strict=True):
-            if summary.get("diverged") is not None:
-                late = rows["samples"] >= summary["diverged"]
-                for name in rows.columns.difference([*NO_MEASURES]):
-                    value = SHARE_OF_FAILURE if SUCCESSES.fullmatch(name) else np.nan
-                    rows.loc[late, name] = value
-            due = rows["samples"] * last // self.settings["total_samples"]
-            rows["point"] = due.clip(upper=last)
-        return found
-
-    def curve(self, name: str) -> tuple[Floats, Floats]:
-        """Samples [K], the mean over seeds, and a measure [S, K], at points that all seeds have."""
-        by_point = [rows.set_index("point") for rows in self.frames]
-        common = sorted(set.intersection(*(set(rows.index) for rows in by_point)))
-        x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in ("samples", name))
-        return x.mean(0), y.astype(float)
-
-    def line(self, name: str) -> plots.Line:
-        """The mean of a measure with its interval, where it is finite for all seeds."""
-        x, y = self.curve(name)
-        whole = np.isfinite(y).all(0) & np.isfinite(x)
-        return plots.mean_line(x[whole], y[:, whole]) if whole.any() else plots.Line([], [])
-
-    def reached(self, target: float) -> str:
-        """Median samples after which a curve first had the target, and how many seeds did."""
-        first = [rows.loc[rows[self.headline] >= target, "samples"].min() for rows in self.frames]
-        there = [x for x in first if not np.isnan(x)]
-        count = f"{len(there)} of {len(first)}"
-        return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
+def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """The chapter on language models; nothing without runs."""
+    sections: dict[str, Section] = {
+        "Scores before and after training": score_section,
+        "Many samples per prompt": many_samples_section,
+        "Lengths of right and wrong completions": length_section,
+        "Dynamic sampling, over steps and over samples": steps_section,
+        "The reward model": reward_section,
+        "Ablations": ablation_section,
+        "Against TRL": partial(trl_section, results=results),
+        "Cost of the critic of a language model": partial(critic_section, results=results),
+        "Transcripts": transcript_section,
+        "Provenance": provenance_section,
+    }
+    if found:
+        for title, section in sections.items():
+            if blocks := [*section(found)]:
+                yield Heading(title)
+                yield from blocks
 
 
-def methods(runs: Sequence[StoredRun]) -> list[Method]:
-    """The runs of language models by task, in the order of the reading path, TRL after ours."""
-    found = []
-    for run in (run for run in runs if run.kind == "language"):
-        with left_out(run.path):
-            found.append(Method(run))
-
-    def place(method: Method) -> tuple[str, int, str, str]:
-        algo = method.algo.removeprefix("trl-")
-        place = ORDER.index(algo) if algo in ORDER else len(ORDER)
-        return method.task, place, method.algo, str(method.run.path)
-
-    return sorted(found, key=place)
-
-
-def sections(found: Sequence[Method], folder: Path) -> str:
-    """The chapter on language models, empty without runs."""
-    if not found:
-        return ""
-    text = ""
-    for title, section in (
-        ("Scores before and after training", score_section),
-        ("Many samples per prompt", many_samples_section),
-        ("Lengths of right and wrong completions", length_section),
-        ("Dynamic sampling, over steps and over samples", steps_section),
-        ("The reward model", reward_section),
-        ("Ablations", ablation_section),
-        ("Against TRL", trl_section),
-        ("Cost of the critic of a language model", critic_section),
-        ("Transcripts", transcript_section),
-        ("Provenance", provenance_section),
-    ):
-        if content := section(found, folder):
-            text += f"## {title}\n\n{content}"
-    return text
-
-
-SHOWN_OF_VARIANTS = (("format", 3), ("length", 1), ("entropy", 3))  # measures and digits
 COLUMNS = (
     "task",
     "method",
@@ -248,176 +81,160 @@ COLUMNS = (
 )
 
 
-def score_section(found: Sequence[Method], folder: Path) -> str:
-    """A table of all runs with the scripts' own settings, and their curves."""
+def score_section(found: Sequence[Method]) -> Iterator[Block]:
+    """All runs with the scripts' own settings, and their curves."""
     shown = [m for m in found if m.plain and m.headline == "pass@1"]
     if not shown:
-        return ""
-    rows: Rows = []
-    for m in shown:
-        target = TARGETS.get(m.task)
-        rows.append(
-            (
-                escape(m.task),
-                m.label,
-                str(len(m.summaries)),
-                m.mean_text("pass@1", "initial"),
-                m.text("pass@1"),
-                m.gain(),
-                m.mean_text("greedy"),
-                m.mean_text("cons@16"),
-                m.mean_text("format"),
-                m.mean_text("length", digits=1),
-                m.reached(target) if target and m.algo != "sft" else "",
-            )
-        )
-    text = (
+        return
+    yield Text(
         "Scores are of held-out prompts with 16 samples each at temperature 1. Every method but "
         "SFT starts from the same SFT model, made on a processor of the same kind. Samples are "
         "completions generated for training, including discarded ones. Those of SFT are "
         "demonstrations. The evaluations before and after training use the same prompts and random "
-        "numbers, and the gain is their difference.\n\n"
-        + table(folder, "language-scores", COLUMNS, rows)
-        + "\n"
+        "numbers, and the gain is their difference."
     )
+    length = "length, tokens"
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
-        if not here:
-            continue
-        panels = {}
-        length = "length, tokens"
-        for name, title in (("pass@1", f"pass@1, {printable(task)}"), ("length", length)):
-            panels[title] = {display(m.algo): m.line(name) for m in here}
-        path = folder / "plots" / f"language-{file_name(task)}.svg"
-        axes: dict[str, Any] = {"xlabel": "samples", "ylabel": "", "legend": CAPTION}
-        plots.lines(panels, path, floors={length: 0.0}, first=list(map(display, ORDER)), **axes)
-        text += picture(f"pass@1 and length on {task}", path)
-    for algo in ORDER:  # for llm_track/README.md
-        alone = {
+        panels = {
+            title: {display(m.algo): m.line(name) for m in here}
+            for name, title in (("pass@1", f"pass@1, {printable(task)}"), ("length", length))
+        }
+        if here:
+            name, label = f"language-{file_name(task)}", f"pass@1 and length on {task}"
+            first = [*map(display, ORDER)]
+            yield curves(name, label, panels, floors={length: 0.0}, first=first)
+    rows = [
+        (
+            m.task,
+            m.label,
+            str(len(m.summaries)),
+            m.mean_text("pass@1", "initial"),
+            m.text("pass@1"),
+            m.gain(),
+            m.mean_text("greedy"),
+            m.mean_text("cons@16"),
+            m.mean_text("format"),
+            m.mean_text("length", digits=1),
+            m.reached(target) if (target := TARGETS.get(m.task)) and m.algo != "sft" else "",
+        )
+        for m in shown
+    ]
+    yield folded_if_long("Scores", Table("language-scores", COLUMNS, rows))
+    alone = []
+    for algo in ORDER:  # llm_track/README.md shows these
+        panels = {
             f"{name}, {printable(m.task)}": {display(algo): m.line(name)}
             for m in shown
             if m.algo == algo
             for name in ("pass@1", "length")
         }
-        if alone:
-            path = folder / "plots" / f"language-{algo}.svg"
-            floors = dict.fromkeys((title for title in alone if title.startswith("length")), 0.0)
-            axes = {"xlabel": "samples", "ylabel": "", "legend": CAPTION, "columns": 2}
-            plots.lines(alone, path, floors=floors, **axes)
-    return text
+        if panels:
+            floors = dict.fromkeys((title for title in panels if title.startswith("length")), 0.0)
+            label = f"pass@1 and length of {display(algo)}"
+            alone.append(curves(f"language-{algo}", label, panels, floors=floors, columns=2))
+    if alone:
+        yield Fold("Each method on all of its tasks", alone)
 
 
-def reward_section(found: Sequence[Method], folder: Path) -> str:
+def reward_section(found: Sequence[Method]) -> Iterator[Block]:
     """How well reward models rank held-out pairs, and their curves."""
     shown = [m for m in found if m.plain and m.algo == "reward_model"]
     if not shown:
-        return ""
+        return
+    yield Text(
+        "A pair is a right and a wrong completion of a held-out prompt by the SFT model. Before "
+        "training the head is 0, so that every pair is a tie and the loss is log 2."
+    )
     names = ("accuracy", "margin", "loss")
-    rows: Rows = [
-        (escape(m.task), m.label, str(len(m.summaries)), *map(m.text, names)) for m in shown
-    ]
+    rows = [(m.task, m.label, str(len(m.summaries)), *map(m.text, names)) for m in shown]
     columns = ("task", "method", "n", "accuracy on pairs, mean [95%]", "margin", "loss")
-    path = folder / "plots" / "language-reward_model.svg"
+    yield Table("language-reward-model", columns, rows)
     panels = {
         f"{name}, {printable(m.task)}": {display(m.algo): m.line(name)}
         for m in shown
         for name in ("accuracy", "loss")
     }
-    plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION)
-    return (
-        "A pair is a right and a wrong completion of a held-out prompt by the SFT model. Before "
-        "training the head is 0, so that every pair is a tie and the loss is log 2.\n\n"
-        f"{table(folder, 'language-reward-model', columns, rows)}\n"
-        + picture("Held-out accuracy and loss of the reward model", path)
-    )
+    label = "Held-out accuracy and loss of the reward model"
+    yield curves("language-reward_model", label, panels)
 
 
-def ablation_section(found: Sequence[Method], folder: Path) -> str:
+ABLATION_COLUMNS = (
+    *("task", "method", "changed", "n", "pass@1 before training"),
+    *("pass@1 after training, mean [95%]", "against the plain run, paired [95%]"),
+    *("format", "length", "entropy"),
+)
+
+
+def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
     """Our runs with other settings than a method's plain command, compared with the plain run."""
-    rows: Rows = []
+    rows: dict[Method, tuple[str, ...]] = {}
     for m in found:
-        plain_one = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and p.plain), m)
-        if m is plain_one or m.algo.startswith("trl-") or m.of_experiment:
+        plain = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and p.plain), m)
+        if m is plain or m.algo.startswith("trl-") or m.of_experiment:
             continue
-        if {m.headline, plain_one.headline} != {"pass@1"}:
+        if {m.headline, plain.headline} != {"pass@1"}:
             continue
-        if not any(row[:2] == (escape(m.task), plain_one.label) for row in rows):
-            rows.append(ablation_row(plain_one, "", ""))
-        changed = differences(m.settings, m.plain_settings or m.settings)
-        gain = paired(*(by_seed(run, run.values("pass@1")) for run in (m, plain_one)))
-        rows.append(ablation_row(m, changed, gain.text(3, "+") if gain else ""))
-    if not rows:
-        return ""
-    columns = (
-        "task", "method", "changed", "n", "pass@1 before training",
-        "pass@1 after training, mean [95%]", "against the plain run, paired [95%]", "format",
-        "length", "entropy",
-    )  # fmt: skip
-    return (
-        "All other settings are those of the plain command, whose row is above. Differences are "
-        "paired over the seeds that both runs have with the same initial model.\n\n"
-        f"{table(folder, 'language-ablations', columns, rows)}\n"
-    )
+        rows.setdefault(plain, ablation_row(plain, "", ""))
+        gain = between(m, plain, measure("pass@1"))
+        rows[m] = ablation_row(m, changed_in(m), gain.text(3, "+") if gain else "")
+    if rows:
+        yield Text(
+            "All other settings are those of the plain command, whose row is above. Differences "
+            "are paired over the seeds that both runs have with the same initial model."
+        )
+        yield folded_if_long(
+            "Ablations", Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
+        )
+
+
+def changed_in(m: Method) -> str:
+    """What differs from the plain command: `epochs 4 (not 1)`."""
+    return differences(m.settings, m.plain_settings or m.settings)
 
 
 def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
     """A row of the table of ablations."""
     return (
-        escape(m.task),
+        m.task,
         m.label,
         changed,
         str(len(m.summaries)),
         m.mean_text("pass@1", "initial"),
         m.text("pass@1"),
         difference,
-        *(m.mean_text(name, digits=digits) for name, digits in SHOWN_OF_VARIANTS),
+        m.mean_text("format"),
+        m.mean_text("length", digits=1),
+        m.mean_text("entropy"),
     )
 
 
-SCALE = Scores("a share", None, random_score=0.0, reference_score=1.0, digits=3)
-
-
-def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
-    """The verdict on the headline against a run of TRL's, as a text and in numbers.
-
-    The text is empty where the settings differ. There are no numbers with too few seeds or other
-    initial models.
-    """
-    if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
-        return "", None
-    if set(begun_with(ours)) != set(begun_with(theirs)):
-        return "none (other initial models)", None
-    a, b = (side.values(side.headline) for side in (ours, theirs))
-    found = parity(a, b, SCALE, ours.imputed or theirs.imputed)
-    return verdict_text(found, SCALE), found
-
-
-def trl_sentence(found: Sequence[tuple[str, Parity | None]]) -> str:
+def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
     """For which methods TRL is shown to be better, and for which by a large margin is excluded."""
     judged = [(name, x) for name, x in found if x]
     if not judged:
-        return ""
-    worse = [name for name, x in judged if x.word == "worse"]
-    close: list[str] = []
-    other: list[str] = []
+        return
+    excluded: list[str] = []
+    unclear: list[str] = []
     for name, x in judged:  # saturated sides have no interval that could exclude anything
         excludes = x.word != "saturated" and x.difference.low >= -MARGIN
-        (close if excludes else other).append(name)
-    text = (
-        f"The verdict is worse than TRL for {', '.join(worse) or 'no method'}. "
-        f"The interval excludes a score lower by more than {MARGIN} for "
-        f"{', '.join(close) or 'no method'}."
-    )
-    if other and close:
-        text += f" It does not exclude this for {', '.join(other)}."
-    if missing := [name for name, x in found if not x]:
-        text += f" There is no verdict for {', '.join(missing)}."
-    return f"**{text}** Equivalence requires {stats.EQUIVALENCE_SEEDS} seeds per side.\n\n"
+        (excluded if excludes else unclear).append(name)
+    said = {
+        "Worse than TRL": [name for name, x in judged if x.word == "worse"] or ["no method"],
+        f"A score lower than TRL's by more than {MARGIN} is excluded": excluded or ["no method"],
+        "It is not excluded": unclear,
+        "No verdict": [name for name, x in found if not x],
+    }
+    yield Items([f"{title}: {', '.join(names)}" for title, names in said.items() if names])
+    yield Text(f"Equivalence requires {stats.EQUIVALENCE_SEEDS} seeds per side.")
 
 
-def trl_section(found: Sequence[Method], folder: Path) -> str:
+TRL_COLUMNS = ("task", "method", "changed", "measure", "n", "ours", "TRL", "verdict")
+
+
+def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Verdicts on pass@1 at equal samples, and the measured speed of both."""
-    rows: Rows = []
+    rows = []
     panels = {}
     judged = []
     for theirs in (m for m in found if m.algo.startswith("trl-")):
@@ -426,176 +243,133 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             verdict, numbers = verdict_against(ours, theirs)
             if not verdict:
                 continue
-            name = ours.headline
+            name, method, changed = ours.headline, display(algo), changed_in(ours)
             seeds = f"{len(ours.summaries)} and {len(theirs.summaries)}"
-            changed = differences(ours.settings, ours.plain_settings or ours.settings)
             scores = ours.text(name), theirs.text(name)
-            names = escape(ours.task), escape(display(algo)), changed, escape(name)
-            rows.append((*names, seeds, *scores, verdict))
-            judged.append((" with ".join(filter(None, (names[1], changed))), numbers))
+            rows.append((ours.task, method, changed, name, seeds, *scores, verdict))
+            judged.append((" with ".join(filter(None, (method, changed))), numbers))
             sides = {"manyseeds": ours, "TRL": theirs}
-            panels[printable(f"{name}, {display(algo)} on {ours.task}")] = {
+            panels[printable(f"{name}, {method} on {ours.task}")] = {
                 side: m.line(name) for side, m in sides.items()
             }
-    text = ""
     if rows:
-        columns = ("task", "method", "changed", "measure", "n", "ours", "TRL", "verdict")
-        text = (
-            f"{trl_sentence(judged)}Both use the same task, model, hyperparameters, number of "
-            "samples and evaluation. Verdicts are defined as for the other algorithms, but each "
-            "is a single test, and the 95% intervals are of the difference of the measure "
-            "itself.\n\n"
-            f"{table(folder, 'language-trl', columns, rows)}\n"
+        yield from trl_outcome(judged)
+        yield Text(
+            "Both use the same task, model, hyperparameters, number of samples and evaluation. "
+            "Verdicts are defined as for the other algorithms, but each is a single test, and the "
+            "95% intervals are of the difference of the measure itself."
         )
-        figure = folder / "plots" / "language-trl.svg"
-        plots.lines(panels, figure, xlabel="samples", ylabel="", legend=CAPTION, columns=2)
-        text += picture("Learning curves, ours and TRL", figure)
-    return text + section_of(
-        find_file(folder, "trl_speed.json"), SPEED, partial(speed_text, folder)
-    )
+        yield Table("language-trl", TRL_COLUMNS, rows)
+        yield curves("language-trl", "Learning curves, ours and TRL", panels, columns=2)
+    yield from section_of(find_file(results, trl_speed.FILE), trl_speed.STORED, speed_blocks)
 
 
-SPEED = {  # trl_speed.json
-    str: {
-        "algo": NAME,
-        "settings": {"total_samples": int},
-        "command": str,
-        "machine": {"cpu": str},
-        "samples_per_s": {"manyseeds": float, "trl": float},
-        **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float),
-        "repeats": int,
-        "versions": {"trl": str},
-    }
-}
+SPEED_COLUMNS = (
+    *("method", "changed", "ours, samples/s", "TRL, samples/s", "ratio [range]", "repeats"),
+    *("command", "machine"),
+)
 
 
-def speed_text(folder: Path, stored: dict[str, Any]) -> str:
+def speed_blocks(stored: dict[str, Any]) -> list[Block]:
     """What benchmarks/trl_speed.py measured."""
-    rows: Rows = []
+    rows: list[tuple[Inline, ...]] = []
     for name, row in stored.items():
         changed = name.removeprefix(row["algo"]).removeprefix(", ")
-        speeds = (f"{row['samples_per_s'][system]:,.0f}" for system in ("manyseeds", "trl"))
+        systems = (trl_speed.OURS, trl_speed.THEIRS)
+        speeds = (f"{row['samples_per_s'][system]:,.0f}" for system in systems)
         ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
-        n = str(row["repeats"])
-        method = escape(display(row["algo"])), escape(changed)
-        rows.append((*method, *speeds, ratio, n, code(row["command"]), escape(where)))
-    columns = (
-        "method", "changed", "ours, samples/s", "TRL, samples/s", "ratio [range]", "repeats",
-        "command", "machine",
-    )  # fmt: skip
-    return (
-        "Training speed is the median of interleaved repeats on one core, without evaluations.\n\n"
-        f"{table(folder, 'language-speed', columns, rows)}\n"
-    )
+        n, command = str(row["repeats"]), Code(row["command"])
+        rows.append((display(row["algo"]), changed, *speeds, ratio, n, command, where))
+    return [
+        Text(
+            "Training speed is the median of interleaved repeats on one core, without evaluations."
+        ),
+        folded_if_long("Speed", Table("language-speed", SPEED_COLUMNS, rows)),
+    ]
 
 
-STORED = {  # llm_critic_cost.json
-    **ORIGIN,
-    "versions": {"torch": str},
-    "equal": {str: float},  # settings of the PPO that equals GRPO
-    "measurements": [{"algo": str, "passes": str, "samples": float, **COST}],
-}
+COST_COLUMNS = (
+    *("method", "passes over the samples", "trained parameters", "gradients and moments, KiB"),
+    *("peak memory, MiB", "ms per sample", "samples to 0.8, median (seeds)"),
+)
 
 
-def critic_section(found: Sequence[Method], folder: Path) -> str:
+def critic_section(found: Sequence[Method], results: Path) -> Sequence[Block]:
     """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
-    path = find_file(folder, "llm_critic_cost.json")
-    return section_of(path, STORED, lambda stored: critic_text(stored, found, folder))
+    path = find_file(results, llm_critic_cost.FILE)
+    return section_of(path, llm_critic_cost.STORED, partial(critic_blocks, found=found))
 
 
-def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -> str:
+def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block]:
     """The table of llm_critic_cost.json."""
-    rows: Rows = []
+    rows = []
     measured = stored["measurements"]
+    task = llm_critic_cost.TASK
     for algo, passes in dict.fromkeys((m["algo"], m["passes"]) for m in measured):
         here = [m for m in measured if (m["algo"], m["passes"]) == (algo, passes)]
         runs = [
             m
             for m in found
-            if (m.algo, m.task) == (algo, "addition")
+            if (m.algo, m.task) == (algo, task)
             and str(m.settings["epochs"]) == passes
             and (m.plain or m.settings == {**(m.plain_settings or {}), **stored["equal"]})
         ]
         rows.append(
             (
-                escape(display(algo)),
-                escape(passes),
+                display(algo),
+                passes,
                 *cost_cells(here),
                 f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}",
-                runs[0].reached(TARGETS["addition"]) if runs else "",
+                runs[0].reached(TARGETS[task]) if runs else "",
             )
         )
-    columns = (
-        "method",
-        "passes over the samples",
-        "trained parameters",
-        "gradients and moments, KiB",
-        "peak memory, MiB",
-        "ms per sample",
-        "samples to 0.8, median (seeds)",
-    )
-    return (
-        "Both use their presets on `addition`. RLHF-PPO also has a row with GRPO's settings, "
-        f"{settings_text(stored['equal'])}. Figures are medians of interleaved repeats on one "
-        "core, without evaluations. Memory is the increase during training over the process after "
-        "its imports.\n\n"
-        f"{table(folder, 'language-critic-cost', columns, rows)}\n"
-        + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
-        + "\n\n"
-    )
+    return [
+        Text(
+            "Both use their presets on ",
+            Code(task),
+            f". RLHF-PPO also has a row with GRPO's settings, {settings_text(stored['equal'])}. "
+            "Figures are medians of interleaved repeats on one core, without evaluations. Memory "
+            "is the increase during training over the process after its imports.",
+        ),
+        Table("language-critic-cost", COST_COLUMNS, rows),
+        command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"),
+    ]
 
 
-TRANSCRIPTS = [{"prompt": TEXT, "completion": TEXT, "samples": int, "right": bool}]
-
-
-def transcript_section(found: Sequence[Method], folder: Path) -> str:
+def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
     """The same prompt before, during and after training, of the first seed of one method a task."""
-    rows: Rows = []
+    rows: list[tuple[Inline, ...]] = []
     for task in dict.fromkeys(m.task for m in found):
         for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and m.plain][:1]:
             with left_out(m.run.path):
-                stored = read(m.parts[0] / "transcripts.json", TRANSCRIPTS)
+                stored = m.transcripts(0)
                 prompt = stored[0]["prompt"]
                 same = [x for x in stored if x["prompt"] == prompt]
                 for x in (same[0], same[len(same) // 2], same[-1]):
                     verdict = "right" if x["right"] else "wrong"
-                    written = [code(y.replace("\n", "⏎")) for y in (prompt, x["completion"])]
-                    rows.append((escape(task), f"{x['samples']:,}", *written, verdict))
-    if not rows:
-        return ""
-    columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
-    return table(folder, "language-transcripts", columns, rows) + "\n"
+                    written = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
+                    rows.append((task, f"{x['samples']:,}", *written, verdict))
+    if rows:
+        columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
+        yield folded_if_long("Transcripts", Table("language-transcripts", columns, rows))
 
 
-def seed_table(found: Sequence[Method]) -> pd.DataFrame:
-    """The measures of every seed before and after, unrounded, a row per seed and moment."""
-    import pandas as pd
-
-    rows = [
-        {
-            "task": printable(m.task),
-            "algo": printable(m.algo),
-            "run": printable(m.run.path.name),
-            "plain": m.plain,
-            "seed": summary["seeds"][0],
-            "when": when,
-            "samples": summary["samples"] * (when == "final"),
-            **{printable(name): m.values(name, when)[k] for name in summary[when]},
-        }
-        for m in found
-        for k, summary in enumerate(m.summaries)
-        for when in ("initial", "final")
-    ]
-    return pd.DataFrame(rows)
-
-
-def provenance_section(found: Sequence[Method], folder: Path) -> str:
+def provenance_section(found: Sequence[Method]) -> Iterator[Block]:
     """Command, code, machine and hyperparameters of every run."""
-    text = ""
-    for m in found:
-        path = place(m.run.path, folder)
-        name = f"{display(m.algo)}{' (stale)' * m.stale} on {m.task}, n = {len(m.summaries)}"
-        content = f"{link(path, place(m.run.folder, folder))}\n\n{origins_text(m.configs)}"
-        text += fold(name, f"{content}- hyperparameters: {settings_text(m.settings)}\n")
-    return text
+    stale = sum(m.stale for m in found)
+    code = f"{stale} of them stale" if stale else "of the present code"
+    yield Fold(
+        f"{plural(len(found), 'run')}, {code}",
+        [
+            Fold(
+                f"{m.label} on {m.task}, n = {len(m.summaries)}",
+                [
+                    Text(Link("/".join(m.run.path.parts[-4:]), file=m.run.folder)),
+                    origins(m.configs),
+                    Text(f"Hyperparameters: {settings_text(m.settings)}"),
+                ],
+            )
+            for m in found
+        ],
+    )

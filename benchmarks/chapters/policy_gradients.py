@@ -1,23 +1,34 @@
-"""The policy-gradient chapter of the report: REINFORCE weights, A2C's advantages, and no critic.
+"""The page of policy gradients: REINFORCE weights, A2C's advantages, and no critic.
 
 Reads the runs of `python benchmarks/sweep.py --suite policy-gradient`, those of REINFORCE of
-`--suite ablations`, and the measurements of `benchmarks/critic_cost.py`; `report.py` writes the
-page that `sections` returns. folder: of the results; figures go into its plots/, tables into its
-tables/.
+`--suite ablations`, and the measurements of `benchmarks/critic_cost.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Code,
+    Emphasis,
+    Figure,
+    Heading,
+    Link,
+    Table,
+    Text,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.differences import claim_word, forest, lies_above
+from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     A2C_ADVANTAGES,
@@ -27,40 +38,45 @@ from manyseeds.benchmarks.experiments.suite import (
     LARGE_MINIBATCHES,
     WEIGHTS,
 )
+from manyseeds.benchmarks.measurements.critic_cost import STORED
+from manyseeds.benchmarks.measurements.measure import cost_cells
+from manyseeds.benchmarks.store.comparison import MEASURES
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import (
-    Result,
-    Rows,
-    command_text,
-    commands,
-    cost_cells,
-    parity_of,
-    picture,
-    verdict_text,
-)
+from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
 from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural
-from manyseeds.untrusted import COST, ORIGIN
+from manyseeds.stats import Estimate, Floats, Parity
 
+Rows = list[tuple[str, ...]]
 METRIC_POINTS = 40  # of a curve of metrics
 PPO_NAME = "PPO, with a critic"
 STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 
-def sections(results: Sequence[Result], folder: Path) -> str:
-    """All sections that there are runs for."""
-    text = ""
+def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
+    """All sections that there are runs for. folder: of the results, with the measurements."""
     for title, section in (
-        ("REINFORCE weights", weights_section),
-        ("GAE, n-step and Monte Carlo advantages", estimators_section),
-        ("Advantages without a critic", advantages_section),
-        ("Cost of the critic", critic_section),
+        ("REINFORCE weights", weights_section(results)),
+        ("GAE, n-step and Monte Carlo advantages", estimators_section(results)),
+        ("Advantages without a critic", advantages_section(results)),
+        ("Cost of the critic", critic_section(results, folder)),
     ):
-        if content := section(results, folder):
-            text += f"## {title}\n\n{content}"
-    return text
+        if section:
+            yield Heading(title)
+            yield from section
+
+
+def true_of(answers: Sequence[str], compared: str) -> str:
+    """`true in 3 of 4 comparisons by final score`"""
+    return f"true in {answers.count('true')} of {plural(len(answers), 'comparison')} {compared}"
+
+
+def curves(name: str, label: str, panels: Mapping[str, Any], **more: Any) -> Figure:
+    """Means over seeds during the training."""
+    about = {"xlabel": "timesteps per seed", "legend": "mean over seeds, 95% interval"}
+    return Figure(name, label, "lines", {"panels": panels, **about, **more})
 
 
 # ---- REINFORCE ------------------------------------------------------------------------
@@ -71,6 +87,11 @@ WEIGHT_COLUMNS = (
     "n",
     "variance of the gradient [95%]",
     "signal / noise [95%]",
+)
+# The first of each pair has the less noisy gradient.
+LESS_NOISE = (
+    *(("return_to_go", "total_return"), ("baseline", "return_to_go")),
+    ("q", "return_to_go"),
 )
 SCALES = {True: "normalised weights", False: "raw weights"}
 
@@ -117,7 +138,7 @@ def geometric_mean(result: Result, name: str, share: float = 1) -> tuple[Line, s
     return Line(line.x, y, lower, upper, line.n), f"{value} [{low}, {high}]"
 
 
-def signal_to_noise(result: Result) -> np.ndarray:
+def signal_to_noise(result: Result) -> Floats:
     """Squared length of the mean gradient over the variance, `[S]`, over the training.
 
     The expected squared length of an estimate is that of its mean plus its variance. Where the
@@ -130,13 +151,14 @@ def signal_to_noise(result: Result) -> np.ndarray:
     return (signal / sums["grad_variance"]).to_numpy()
 
 
-def weights_section(results: Sequence[Result], folder: Path) -> str:
+def weights_section(results: Sequence[Result]) -> list[Block]:
     """REINFORCE's four weights: returns, and the variance of the gradient."""
     env = "CartPole-v1"
     here = [r for r in results if (r.algo, r.spec.id) == ("reinforce", env)]
     rows: Rows = []
     runs = []
     panels: dict[str, dict[str, Line]] = {}
+    ratios: dict[tuple[bool, str], Estimate] = {}
     for normalize, scale in SCALES.items():
         for weight in WEIGHTS:
             found = [
@@ -147,45 +169,56 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
             result = found[0]
             with left_out(result.run.path):
                 line, variance = geometric_mean(result, "grad_variance")
-                ratio = stats.estimate(signal_to_noise(result), "mean").text(2)
-                rows.append(
-                    (
-                        weight,
-                        "yes" if normalize else "no",
-                        str(len(result.seeds)),
-                        variance,
-                        ratio,
-                    )
-                )
+                ratio = stats.estimate(signal_to_noise(result), "mean")
+                about = (weight, "yes" if normalize else "no", str(len(result.seeds)))
+                rows.append((*about, variance, ratio.text(2)))
                 runs.append(result.run)
+                ratios[normalize, weight] = ratio
                 panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(result)
                 panels.setdefault(f"variance, {scale}", {})[weight] = line
     if not rows:
-        return ""
-    figure = folder / "plots" / "reinforce.svg"
-    plots.lines(
-        panels,
-        figure,
-        xlabel="timesteps per seed",
-        ylabel="",
-        legend="mean over seeds, 95% interval",
-        columns=2,
-        log_y=[title for title in panels if title.startswith("variance")],
-    )
-    return (
-        f"REINFORCE on {env}. `--weight` selects the weight of the log-probabilities. Each weight "
-        "is trained separately. Scores are on the page of ablations. The variance is that of an "
-        "update's gradient before clipping, estimated from its episodes and summed over the "
-        "parameters. The table has its geometric mean over the training. Signal / noise is the "
-        "squared length of the true gradient divided by that variance, which does not depend on "
-        "the scale of the weights. An estimate below 0 means that no signal is detected. "
-        "Normalised weights have mean 0 in every update, which acts as a baseline and hides "
-        "most of the differences. `--no-normalize-advantage` keeps the raw weights. The weight "
-        "Q has a small variance, at the price of the bias of a learned Q network.\n\n"
-        f"{table(folder, 'reinforce-weights', WEIGHT_COLUMNS, rows)}\n"
-        + picture("Returns and variance of the gradient for four weights", figure)
-        + commands(runs)
-    )
+        return []
+    answers = [
+        lies_above(ratios[normalize, a], ratios[normalize, b])
+        for normalize in SCALES
+        for a, b in LESS_NOISE
+        if (normalize, a) in ratios and (normalize, b) in ratios
+    ]
+    variances = [title for title in panels if title.startswith("variance")]
+    label = "Returns and variance of the gradient for four weights"
+    return [
+        Claim(
+            "The gradient has less noise with return-to-go than with R(tau), and less with a "
+            "baseline or Q than with return-to-go.",
+            claim_word(answers),
+            true_of(answers, "of signal / noise"),
+            curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
+            [
+                Table("reinforce-weights", WEIGHT_COLUMNS, rows),
+                Text(
+                    "A comparison is true if the interval of signal / noise lies above that of the "
+                    "other weight with the same normalisation, false if below."
+                ),
+                Text(
+                    f"REINFORCE on {env}. ",
+                    Code("--weight"),
+                    " selects the weight of the log-probabilities. Each weight is trained "
+                    "separately. Scores are on the page of ",
+                    Link("ablations", page="ablations.md"),
+                    ". The variance is that of an update's gradient before clipping, estimated "
+                    "from its episodes and summed over the parameters. The table has its geometric "
+                    "mean over the training. Signal / noise is the squared length of the true "
+                    "gradient divided by that variance, which does not depend on the scale of the "
+                    "weights. An estimate below 0 means that no signal is detected. Normalised "
+                    "weights have mean 0 in every update, which acts as a baseline. ",
+                    Code("--no-normalize-advantage"),
+                    " keeps the raw weights. The weight Q has the bias of a learned Q network.",
+                ),
+                *commands(runs),
+            ],
+            "Sutton and Barto, 2018, sections 13.3 and 13.4",
+        )
+    ]
 
 
 # ---- A2C ------------------------------------------------------------------------------
@@ -212,11 +245,12 @@ def estimator_name(config: dict[str, Any]) -> str:
     return f"GAE, lambda {config['gae_lambda']:g}"
 
 
-def estimators_section(results: Sequence[Result], folder: Path) -> str:
+def estimators_section(results: Sequence[Result]) -> list[Block]:
     """A2C's ways to estimate advantages, from long rollouts, and its presets."""
     rows: Rows = []
     runs = []
     panels: dict[str, dict[str, Line]] = {}
+    speed: dict[str, dict[str, Parity | None]] = {}  # beside GAE's, by environment and estimator
     for env in ABLATED:
         plain = catalog.plain_settings("algos", "a2c", env)
         here = [r for r in results if (r.algo, r.spec.id) == ("a2c", env)]
@@ -228,66 +262,94 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
             result = found[0]
             gae = result if settings == A2C_ADVANTAGES[0] else gae
             name = estimator_name(result.config)
+            steps = plural(result.config["num_steps"], "step")
+            other = gae if gae is not result else None  # nothing stands beside itself
             with left_out(result.run.path):
                 line, square = geometric_mean(result, "value_loss", share=0.1)
+                verdicts = {m: parity_of(result, other, m) if other else None for m in MEASURES}
+                final, auc = (
+                    verdict_text(verdict, result.spec) if other else ""
+                    for verdict in verdicts.values()
+                )
                 rows.append(
                     (
                         env,
-                        name
-                        if settings
-                        else f"preset: {name}, {plural(result.config['num_steps'], 'step')}",
+                        name if settings else f"preset: {name}, {steps}",
                         str(len(result.seeds)),
                         result.text(result.final),
                         result.failures_text(),
-                        against(result, gae, "final"),
+                        final,
                         result.text(result.auc, "mean"),
-                        against(result, gae, "auc"),
+                        auc,
                         square,
                     )
                 )
                 runs.append(result.run)
+                if settings and other:
+                    speed.setdefault(env, {})[name] = verdicts["auc"]
                 name = name if settings else "the preset"
                 panels.setdefault(f"greedy return, {env}", {})[name] = mean_curve(result)
                 panels.setdefault(f"mean squared advantage, {env}", {})[name] = line
     if not rows:
-        return ""
+        return []
+    answers = [
+        SLOWER.get(v.word, "undecided") if v else "undecided"
+        for verdicts in speed.values()
+        for v in verdicts.values()
+    ]
     squares = [title for title in panels if title.startswith("mean squared")]
-    figure = folder / "plots" / "a2c-advantages.svg"
-    plots.lines(
-        {title: panels[title] for title in sorted(panels, key=squares.__contains__)},
-        figure,
-        xlabel="timesteps per seed",
-        ylabel="",
-        legend="mean over seeds, 95% interval",
-        log_y=squares,
-    )
-    return (
-        "A2C with each `--advantage`, all from the same rollouts: one environment for 64 steps. "
-        "Everything else is the preset, to which the last row of an environment belongs. The other "
-        "rows are compared with GAE in long rollouts. The presets play 8 or 16 environments for 5 "
-        "or 8 steps, too few to tell the estimators apart: n-step and Monte Carlo returns end with "
-        "the rollout, where V stands for the rest, and GAE with lambda 1 is the Monte Carlo "
-        "advantage. 64 samples are about as many as an update of the presets has, so the number of "
-        "updates is about the same. Nothing was tuned for an estimator. The shape of the rollout "
-        "was chosen with GAE on other seeds, since on Pendulum 8 environments for 64 steps leave "
-        "too few updates to learn. Lambda 0.95 weights 20 steps on average.\n\n"
+    ordered = {title: panels[title] for title in sorted(panels, key=squares.__contains__)}
+    label = "Returns and mean squared advantages of A2C, by estimator"
+    return [
+        Claim(
+            "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
+            "advantages.",
+            claim_word(answers),
+            true_of(answers, f"by {MEASURES['auc']}"),
+            forest("a2c-advantages-comparisons", "Learning speed beside GAE's", speed, "minus GAE")
+            if speed
+            else None,
+            [
+                Text(
+                    "A comparison is true if the verdict on the other estimator is worse, false if "
+                    "it is better or equivalent. The verdicts are not corrected for multiple "
+                    "comparisons."
+                ),
+                curves("a2c-advantages", label, ordered, ylabel="", log_y=squares),
+                folded_if_long(
+                    "Scores and verdicts", Table("a2c-advantages", ESTIMATOR_COLUMNS, rows)
+                ),
+                *ESTIMATORS_ABOUT,
+                *commands(runs),
+            ],
+            "Schulman et al., 2016, arXiv 1506.02438",
+        )
+    ]
+
+
+SLOWER = {"worse": "true", "better": "false", "equivalent": "false"}  # of the other estimator
+ESTIMATORS_ABOUT = (
+    Text(
+        "A2C with each ",
+        Code("--advantage"),
+        ", all from the same rollouts: one environment for 64 steps. Everything else is the "
+        "preset, to which the last row of an environment belongs. The other rows are compared with "
+        "GAE in long rollouts. The presets play 8 or 16 environments for 5 or 8 steps, too few to "
+        "tell the estimators apart: n-step and Monte Carlo returns end with the rollout, where V "
+        "stands for the rest, and GAE with lambda 1 is the Monte Carlo advantage. 64 samples are "
+        "about as many as an update of the presets has, so the number of updates is about the "
+        "same. Nothing was tuned for an estimator. The shape of the rollout was chosen with GAE on "
+        "other seeds, since on Pendulum 8 environments for 64 steps leave too few updates to "
+        "learn. Lambda 0.95 weights 20 steps on average.",
+    ),
+    Text(
         "The critic learns the estimated return, so its loss is the mean squared advantage, nearly "
         "the variance: here a geometric mean over the first tenth of the training, in units of the "
         "rewards as they are trained on. Later it mostly reflects how much a policy has learned. "
-        "The explained variance is not shown, since every critic is measured by targets of its "
-        "own kind.\n\n"
-        "The verdicts are not corrected for multiple comparisons.\n\n"
-        f"{table(folder, 'a2c-advantages', ESTIMATOR_COLUMNS, rows)}\n"
-        + picture("Returns and mean squared advantages of A2C, by estimator", figure)
-        + commands(runs)
-    )
-
-
-def against(result: Result, other: Result | None, measure: Literal["final", "auc"]) -> str:
-    """The verdict on a run beside another; empty beside itself or none."""
-    if other is None or other is result:
-        return ""
-    return verdict_text(parity_of(result, other, measure), result.spec)
+        "The explained variance is not shown, since every critic is measured by targets of its own "
+        "kind."
+    ),
+)
 
 
 # ---- GRPO -----------------------------------------------------------------------------
@@ -324,11 +386,11 @@ def groups_without_signal(result: Result) -> str:
     return " / ".join(f"{half.mean():.0%}" for half in halves if half.size)
 
 
-def advantages_section(results: Sequence[Result], folder: Path) -> str:
+def advantages_section(results: Sequence[Result]) -> list[Block]:
     """GRPO's advantages over all environments, beside PPO with the same budget."""
     rows: Rows = []
     panels: dict[str, dict[str, Line]] = {}
-    runs = []
+    by_name: dict[tuple[str, str], Result] = {}  # by environment and name
     for env in BUDGETS:
         for settings in (*ADVANTAGES, *LARGE_MINIBATCHES, None):
             algo = "ppo" if settings is None else "grpo"
@@ -352,43 +414,100 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
                         silent,
                     )
                 )
-                runs.append(result.run)
+                by_name[env, name] = result
                 if settings not in LARGE_MINIBATCHES:
                     panels.setdefault(env, {})[name] = mean_curve(result)
     if not panels:
-        return ""
-    figure = folder / "plots" / "advantages.svg"
-    plots.lines(
-        panels,
-        figure,
-        xlabel="timesteps per seed",
-        ylabel="greedy return",
-        legend="mean over seeds, 95% interval",
-        columns=2,
+        return []
+    return [
+        *(grpo_claim(*about, by_name) for about in GRPO_CLAIMS),
+        *ADVANTAGES_ABOUT,
+        curves(
+            "advantages",
+            "Greedy returns with each advantage",
+            panels,
+            ylabel="greedy return",
+            columns=2,
+        ),
+        folded_if_long(
+            "Scores of every advantage", Table("grpo-advantages", ADVANTAGE_COLUMNS, rows)
+        ),
+        *commands([result.run for result in by_name.values()]),
+    ]
+
+
+PLAIN = advantage_name({})
+# Claim, name of its table, the advantage that it says is as good as or better than the other, what
+# their difference is called, and what the verdicts on it mean; saturated sides are equally good.
+GRPO_CLAIMS = (
+    (
+        "Comparing the episodes of a group replaces the critic: GRPO ends as high as PPO.",
+        "grpo-critic",
+        (PLAIN, PPO_NAME),
+        "GRPO minus PPO",
+        {"better": "true", "equivalent": "true", "saturated": "true", "worse": "false"},
+    ),
+    (
+        "Advantages from the rewards of every step (process supervision) lead higher than those "
+        "from the return alone (outcome supervision).",
+        "grpo-process",
+        ("process", "outcome"),
+        "process minus outcome",
+        {"better": "true", "equivalent": "false", "saturated": "false", "worse": "false"},
+    ),
+)
+
+
+def grpo_claim(
+    claim: str,
+    name: str,
+    pair: tuple[str, str],
+    sides: str,
+    meaning: Mapping[str, str],
+    by_name: Mapping[tuple[str, str], Result],
+) -> Claim:
+    """A claim of GRPO's paper, judged by the final scores of a pair in every environment."""
+    verdicts: dict[str, Parity | None] = {}
+    rows: Rows = []
+    for env in BUDGETS:
+        if (env, pair[0]) in by_name and (env, pair[1]) in by_name:
+            ours, other = (by_name[env, x] for x in pair)
+            v = verdicts[env] = parity_of(ours, other, "final")
+            answer = meaning.get(v.word, "undecided") if v else "undecided"
+            rows.append((env, verdict_text(v, ours.spec), answer))
+    answers = [row[-1] for row in rows]
+    return Claim(
+        claim,
+        claim_word(answers),
+        true_of(answers, f"by {MEASURES['final']}"),
+        forest(name, sides, {MEASURES["final"]: verdicts}, sides) if verdicts else None,
+        [Table(name, ("environment", f"final score, {sides}", "claim"), rows)] if rows else [],
+        "Shao et al., 2024, arXiv 2402.03300",
     )
-    text = (
-        "`grpo.py` compares the episodes of a group, which start in the same state. `--advantage` "
-        "selects the quantity that is compared, `--peers` the episodes that it is compared with, "
-        "and `--std` the standard deviation that it is divided by. All other settings are the "
-        "preset's, which was tuned for return to go. Two more runs on CartPole show the effect of "
-        "that tuning: with larger minibatches, that is, fewer and less noisy steps on the same "
-        "episodes, the advantages that fail with the preset do learn. *Groups without signal* are "
-        "those in which all advantages are 0, in the first and in the second half of the training: "
-        "either all episodes have reached the maximum return, or the returns have been equal from "
-        "the start. On Pendulum no episode ends early, so the choice of peers has no effect."
-    )
-    if any(row[1] == PPO_NAME for row in rows):
-        text += " PPO has its preset and GRPO's budget."
-    if any(row[0] == "MountainCar-v0" for row in rows):
-        text += (
-            " On MountainCar random exploration does not reach the flag: all returns are equal, so "
-            "all advantages are 0."
-        )
-    return (
-        f"{text}\n\n{table(folder, 'grpo-advantages', ADVANTAGE_COLUMNS, rows)}\n"
-        + picture("Greedy returns with each advantage", figure)
-        + commands(runs)
-    )
+
+
+ADVANTAGES_ABOUT = (
+    Text(
+        Code("grpo.py"),
+        " compares the episodes of a group, which start in the same state. ",
+        Code("--advantage"),
+        " selects the quantity that is compared, ",
+        Code("--peers"),
+        " the episodes that it is compared with, and ",
+        Code("--std"),
+        " the standard deviation that it is divided by. All other settings are the preset's, which "
+        "was tuned for return to go. PPO has its preset and GRPO's budget. Two more runs on "
+        "CartPole have larger minibatches, that is, fewer and less noisy steps on the same "
+        "episodes.",
+    ),
+    Text(
+        Emphasis("Groups without signal"),
+        " are those in which all advantages are 0, in the first and in the second half of the "
+        "training: either all episodes have reached the maximum return, or the returns have been "
+        "equal from the start. On Pendulum no episode ends early, so the choice of peers has no "
+        "effect.",
+    ),
+)
 
 
 # ---- The critic -----------------------------------------------------------------------
@@ -407,31 +526,29 @@ CRITIC_COLUMNS = (
 )
 
 
-STORED = {  # critic_cost.json
-    **ORIGIN,
-    "versions": {"torch": str},
-    "seeds": int,
-    "measurements": [{"repeat": int, "algo": str, "env": str, "timesteps": float, **COST}],
-}
-
-
-def critic_section(results: Sequence[Result], folder: Path) -> str:
-    """PPO against GRPO at the same budget; empty without measurements."""
+def critic_section(results: Sequence[Result], folder: Path) -> Sequence[Block]:
+    """PPO against GRPO at the same budget; nothing without measurements."""
     path = find_file(folder, "critic_cost.json")
-    return section_of(path, STORED, lambda stored: critic_text(stored, results, folder))
+    return section_of(path, STORED, lambda stored: critic_blocks(stored, results))
 
 
-def critic_text(stored: dict[str, Any], results: Sequence[Result], folder: Path) -> str:
-    """The table of critic_cost.json."""
+def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Block]:
+    """The claim and the table of critic_cost.json."""
     rows: Rows = []
+    answers = []
     for env in ABLATED:
         seconds: dict[str, list[float]] = {}
+        memory: dict[str, list[float]] = {}
         for algo in ("ppo", "grpo"):
             here = [m for m in stored["measurements"] if (m["algo"], m["env"]) == (algo, env)]
             if not here:
                 continue
             seconds[algo] = [1e6 * m["learn_s"] / m["timesteps"] for m in here]
+            memory[algo] = [m["memory"] for m in here]
             ratios = [x / y for x, y in zip(seconds[algo], seconds["ppo"], strict=True)]
+            if algo == "grpo":
+                answers.append(is_less(ratios, [1.0]))
+                answers.append(is_less(memory["grpo"], memory["ppo"]))
             scores = ["", "", ""]
             for r in results:
                 if (r.algo, r.spec.id) == (algo, env) and has_settings(r):
@@ -447,16 +564,37 @@ def critic_text(stored: dict[str, Any], results: Sequence[Result], folder: Path)
                 )
             )
     repeats = 1 + max(m["repeat"] for m in stored["measurements"])
-    return (
-        "PPO learns a value function in addition to the policy; GRPO does not, but needs groups of "
-        "complete episodes. Both use their presets and the same budget, "
-        f"{plural(stored['seeds'], 'seed')} at once on one core, evaluation off; medians of "
-        f"{plural(repeats, 'interleaved repeat')}, with the range of the ratio in brackets. "
-        "Parameters (as stored in memory, the last layer padded to 16 columns) and optimizer "
-        "(gradients and Adam's moments) are per seed, memory is that of all seeds. The presets "
-        "differ in more than the critic: epochs, minibatches and the number of episodes per "
-        "update.\n\n"
-        f"{table(folder, 'critic-cost', CRITIC_COLUMNS, rows)}\n"
-        + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
-        + "\n\n"
-    )
+    return [
+        Claim(
+            "Without a critic, training needs less time and memory: GRPO less than PPO.",
+            claim_word(answers),
+            true_of(answers, "of time or memory"),
+            None,
+            [
+                Table("critic-cost", CRITIC_COLUMNS, rows),
+                Text(
+                    "A comparison is true if all repeats of GRPO need less than all of PPO, false "
+                    "if all need more; time is compared within each repeat. PPO learns a value "
+                    "function in addition to the policy; GRPO does not, but needs groups of "
+                    "complete episodes. Both use their presets and the same budget, "
+                    f"{plural(stored['seeds'], 'seed')} at once on one core, evaluation off; "
+                    f"medians of {plural(repeats, 'interleaved repeat')}, with the range of the "
+                    "ratio in brackets. Parameters (as stored in memory, the last layer padded to "
+                    "16 columns) and optimizer (gradients and Adam's moments) are per seed, memory "
+                    "is that of all seeds. The presets differ in more than the critic: epochs, "
+                    "minibatches and the number of episodes per update."
+                ),
+                command_text(
+                    stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"
+                ),
+            ],
+            "Shao et al., 2024, arXiv 2402.03300",
+        )
+    ]
+
+
+def is_less(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Whether all of ours lie below all of theirs: true, false if above, undecided if between."""
+    if max(ours) < min(theirs):
+        return "true"
+    return "false" if min(ours) > max(theirs) else "undecided"

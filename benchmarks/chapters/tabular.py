@@ -1,14 +1,12 @@
-"""The tabular chapter of the report: planning, prediction, and control along the cliff.
+"""The pages of tabular methods: planning, prediction, and control along the cliff.
 
-Reads the runs of `python benchmarks/sweep.py --suite tabular`; `report.py` writes the pages that
-these functions return. folder: of the results; figures go into its plots/, tables into its tables/.
+Reads the runs of `python benchmarks/sweep.py --suite tabular`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,19 +14,31 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Code,
+    Emphasis,
+    Figure,
+    Outcome,
+    Table,
+    Text,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.differences import claim_word, lies_above
+from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Rows, commands, escape, picture
 from manyseeds.benchmarks.store.stored import StoredRun, file_name, left_out
 from manyseeds.errors import printable
 from manyseeds.plots import Board, Line
 from manyseeds.record import plural
-from manyseeds.runs import prediction
+from manyseeds.runs import prediction as predicting
 from manyseeds.runs.planning import Replay
-from manyseeds.stats import Floats
+from manyseeds.stats import Estimate, Floats
 
+Rows = list[tuple[str, ...]]
+Panels = dict[str, dict[str, Line]]
 BOTH = ("policy_iteration", "value_iteration")
-PICTURES = (1, 2, 3, 5, 8)  # iterations or sweeps that are shown, besides the last
 WINDOWS = 40  # points of a curve of training returns
 
 
@@ -56,8 +66,8 @@ class Planned(NamedTuple):
     residuals: Floats  # of its sweeps
 
 
-def planning_section(runs: Sequence[StoredRun], folder: Path) -> str:
-    """Iterations and residuals against gamma, and the pictures; empty without such runs."""
+def planning(runs: Sequence[StoredRun]) -> Iterator[Block]:
+    """Iterations and residuals against gamma, and the plans; nothing without such runs."""
     found: dict[tuple[str, float], dict[str, Planned]] = {}
     for run in runs:
         with left_out(run.path):
@@ -66,9 +76,10 @@ def planning_section(runs: Sequence[StoredRun], folder: Path) -> str:
             sides = found.setdefault((run.env, float(run.config["gamma"])), {})
             sides[run.algo] = Planned(run, replay, residuals)
     if not found:
-        return ""
+        return
     rows: Rows = []
-    panels: dict[str, dict[str, Line]] = {}
+    panels: Panels = {}
+    apart: list[float] = []  # the largest difference of both sides' values, of every pair
     for (env, gamma), sides in sorted(found.items()):
         summaries = {algo: plan.run.summaries[0] for algo, plan in sides.items()}
         cells = []
@@ -77,15 +88,16 @@ def planning_section(runs: Sequence[StoredRun], folder: Path) -> str:
             cells += [str(summary[count]), f"{summary['residual']:.0e}"] if summary else ["", ""]
         values = [np.array(summary["values"]) for summary in summaries.values()]
         comparable = len(values) == 2 and len(values[0]) == len(values[1]) > 0
-        apart = f"{np.abs(values[0] - values[1]).max():.0e}" if comparable else ""
+        if comparable:
+            apart.append(np.abs(values[0] - values[1]).max())
         last = next(iter(summaries.values()))
         reference = envs.NATIVE[env]().spec.reference_score if env in envs.NATIVE else None
         rows.append(
             (
-                escape(env),
+                env,
                 f"{gamma:g}",
                 *cells,
-                apart,
+                f"{apart[-1]:.0e}" if comparable else "",
                 f"{last['start_value']:.4f}",
                 " / ".join(sorted({f"{s['score']:.3f}" for s in summaries.values()})),
                 "" if reference is None else f"{reference:g}",
@@ -95,51 +107,66 @@ def planning_section(runs: Sequence[StoredRun], folder: Path) -> str:
             y = sides["value_iteration"].residuals
             y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
             panels.setdefault(printable(env), {})[f"gamma {gamma:g}"] = Line(np.arange(len(y)), y)
-    figure = folder / "plots" / "value_iteration.svg"
-    if panels:
-        plots.lines(
-            panels,
-            figure,
-            xlabel="sweep",
-            ylabel="Bellman residual",
-            legend="value iteration",
-            log_y=True,
-            columns=4,
-            floors=dict.fromkeys(panels, 1e-12),
+    if apart:
+        yield Outcome(
+            "The values of policy iteration and of value iteration differ by at most "
+            f"{max(apart):.0e}, over {plural(len(apart), 'pair')} of an environment and gamma."
         )
-    text = (
-        "`policy_iteration.py` and `value_iteration.py` on the exact model, until every value is "
-        "within 1e-10 of the optimum (relative where values are above 1). The *residual* is the "
-        "Bellman residual, the largest change of a value by another sweep. The *return* is that of "
-        "the greedy policy, undiscounted and under the time limit; the optimal policy for a small "
-        "gamma may not be optimal under the time limit.\n"
-    )
-    text += f"\n{table(folder, 'planning', PLANNING, rows)}\n"
     if panels:
-        text += picture("Bellman residual of value iteration over sweeps", figure)
+        yield Figure(
+            "value_iteration",
+            "Bellman residual of value iteration over sweeps",
+            "lines",
+            {
+                "panels": panels,
+                "xlabel": "sweep",
+                "ylabel": "Bellman residual",
+                "legend": "value iteration",
+                "log_y": True,
+                "columns": 4,
+                "floors": dict.fromkeys(panels, 1e-12),
+            },
+        )
+    yield Text(
+        Code("policy_iteration.py"),
+        " and ",
+        Code("value_iteration.py"),
+        " on the exact model, until every value is within 1e-10 of the optimum (relative where "
+        "values are above 1). The ",
+        Emphasis("residual"),
+        " is the Bellman residual, the largest change of a value by another sweep. The ",
+        Emphasis("return"),
+        " is that of the greedy policy, undiscounted and under the time limit; the optimal policy "
+        "for a small gamma may not be optimal under the time limit.",
+    )
+    yield folded_if_long("Iterations, residuals and returns", Table("planning", PLANNING, rows))
     for algo in BOTH:
-        plain = headline([sides[algo] for sides in found.values() if algo in sides])
-        if plain is None:
-            continue
-        run, replay, _ = plain
-        figure = folder / "plots" / f"{algo}-{run.env}.svg"
-        with left_out(run.path):
-            steps = replay.steps
-            if algo == "value_iteration":
-                steps = steps[1:]  # sweep 0 is all zeros
-            if not plots.is_kept():  # the site shows all steps, one after another
-                steps = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
-            boards = [replay.board(k) for k in steps]
-            shown = [
-                board._replace(
-                    title=board.title.replace(algo, display(algo)),
-                    best=greedy_actions(run.env, replay.gamma, board),
-                )
-                for board in boards
-            ]
-            plots.boards(shown, replay.layout, figure)
-            text += picture(f"Values and greedy actions of {display(algo)}", figure)
-    return text + commands([plan.run for sides in found.values() for plan in sides.values()])
+        if plan := headline([sides[algo] for sides in found.values() if algo in sides]):
+            yield from plan_figure(algo, plan)
+    yield from commands([plan.run for sides in found.values() for plan in sides.values()])
+
+
+def plan_figure(algo: str, plan: Planned) -> list[Block]:
+    """The values and greedy actions of every step; nothing of a record without steps."""
+    run, replay, _ = plan
+    with left_out(run.path):
+        steps = replay.steps
+        if algo == "value_iteration":
+            steps = steps[1:]  # sweep 0 is all zeros
+        boards = [replay.board(k) for k in steps]
+        pictures = [
+            board._replace(
+                title=printable(board.title.replace(algo, display(algo))),
+                best=greedy_actions(run.env, replay.gamma, board),
+            )
+            for board in boards
+        ]
+        if not pictures:
+            raise ValueError("has no steps to draw")
+        label = f"Values and greedy actions of {display(algo)}"
+        data = {"pictures": pictures, "layout": replay.layout}
+        return [Figure(f"{algo}-{run.env}", label, "boards", data)]
+    return []
 
 
 def headline(plans: Sequence[Planned]) -> Planned | None:
@@ -207,42 +234,33 @@ def error_text(errors: Floats) -> str:
     return stats.estimate(errors, "mean").text(3)
 
 
-def prediction_section(runs: Sequence[StoredRun], folder: Path) -> str:
-    """Errors of all methods and step sizes, and the split into bias and variance."""
+def prediction(runs: Sequence[StoredRun]) -> Iterator[Block]:
+    """Errors of all methods and step sizes, and the split into bias and variance; nothing without
+    such runs."""
     if not runs:
-        return ""
-    text = (
-        "`monte_carlo.py` and `td_prediction.py`: estimated values of the random policy against "
-        "the exact ones, over the states that it visits. *RMS error* is computed per seed; the "
-        "table has its mean over n seeds with the interval over seeds. *Bias* and *standard "
-        "deviation* decompose the final error: the error of the mean of the seeds' values, and the "
-        "deviation of the seeds from that mean, both as root mean squares over states. *Bias by "
-        "chance* is the bias expected of n unbiased seeds, standard deviation / sqrt(n - 1). The "
-        "bias of the initial values V = 0 vanishes; a constant alpha leaves a bias of the order of "
-        "alpha, because the steps of an episode are correlated. With alpha 1/N the estimate is the "
-        "mean of all returns. A run with a diverged seed has an infinite error, and no line in the "
-        "figures.\n\n"
-    )
+        return
     rows: Rows = []
-    pictures = ""
+    figures: list[Figure] = []
+    best: dict[str, str] = {}  # by environment, the method with the smallest final error
     for env in dict.fromkeys(run.env for run in runs):
-        errors: dict[str, dict[str, Line]] = {}
-        split: dict[str, dict[str, Line]] = {"bias": {}, "standard deviation": {}}
+        errors: Panels = {}
+        split: Panels = {"bias": {}, "standard deviation": {}}
+        finals: dict[str, Estimate] = {}
         here = []
         for run in (run for run in runs if run.env == env):
             with left_out(run.path):
                 here.append((didactic_order(run.config), run))
         for _, run in sorted(here, key=lambda x: x[0]):
             with left_out(run.path):
-                found = prediction.load_predictions(run.parts, run.seeds)
+                found = predicting.load_predictions(run.parts, run.seeds)
                 alpha = f"{run.config['learning_rate']:g}" if run.config["learning_rate"] else "1/N"
                 name, n = method(run.config), len(run.seeds)
                 bias, std = np.sqrt(found.bias_squared), np.sqrt(found.variance)
                 spread = (bias[-1], std[-1], std[-1] / math.sqrt(n - 1) if n > 1 else None)
                 rows.append(
                     (
-                        escape(env),
-                        escape(name),
+                        env,
+                        name,
                         alpha,
                         str(n),
                         error_text(found.early_errors),
@@ -252,22 +270,66 @@ def prediction_section(runs: Sequence[StoredRun], folder: Path) -> str:
                 )
                 if found.diverged:
                     continue  # no mean to draw
+                finals[f"{name}, alpha {alpha}"] = stats.estimate(found.errors[:, -1], "mean")
                 line = plots.mean_line(found.episodes, found.errors)
                 errors.setdefault(printable(name), {})[f"alpha {alpha}"] = line
                 if run.config["learning_rate"] == SAME_ALPHA:
                     split["bias"][printable(name)] = Line(found.episodes, bias, n=n)
                     split["standard deviation"][printable(name)] = Line(found.episodes, std, n=n)
-        for name, panels, ylabel, legend in (
-            ("errors", errors, "RMS error", "mean over seeds, 95% interval"),
-            ("bias-variance", split, "error of the values", f"alpha {SAME_ALPHA:g}"),
-        ):
-            if not panels or not all(panels.values()):
-                continue
-            path = folder / "plots" / f"prediction-{name}-{file_name(env)}.svg"
-            plots.lines(panels, path, xlabel="episodes", ylabel=ylabel, legend=legend, share_y=True)
-            what = "RMS errors" if name == "errors" else "Bias and standard deviation"
-            pictures += picture(f"{what} of predicted values on {env}", path)
-    return text + table(folder, "prediction", PREDICTION, rows) + "\n" + pictures + commands(runs)
+        if len(finals) > 1:
+            first = min(finals, key=lambda name: finals[name].value)
+            best[env] = f"{first} on {env}, {finals[first].text(3)}"
+        figures += error_figures(env, errors, split)
+    if best:
+        yield Outcome(f"The mean final error is smallest with {' and with '.join(best.values())}.")
+    yield from figures
+    yield Text(
+        Code("monte_carlo.py"),
+        " and ",
+        Code("td_prediction.py"),
+        ": estimated values of the random policy against the exact ones, over the states that it "
+        "visits. ",
+        Emphasis("RMS error"),
+        " is computed per seed; the table has its mean over n seeds with the interval over seeds. ",
+        Emphasis("Bias"),
+        " and ",
+        Emphasis("standard deviation"),
+        " decompose the final error: the error of the mean of the seeds' values, and the deviation "
+        "of the seeds from that mean, both as root mean squares over states. ",
+        Emphasis("Bias by chance"),
+        " is the bias expected of n unbiased seeds, standard deviation / sqrt(n - 1).",
+    )
+    yield Text(
+        "The bias of the initial values V = 0 vanishes; a constant alpha leaves a bias of the "
+        "order of alpha, because the steps of an episode are correlated. With alpha 1/N the "
+        "estimate is the mean of all returns. A run with a diverged seed has an infinite error, "
+        "and no line in the figures."
+    )
+    table = Table("prediction", PREDICTION, rows)
+    yield folded_if_long("Errors of every method and step size", table)
+    yield from commands(runs)
+
+
+def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
+    """The errors of every method, and what they consist of, where any line can be drawn."""
+    same = f"alpha {SAME_ALPHA:g}"
+    for name, what, panels, ylabel, legend in (
+        ("errors", "RMS errors", errors, "RMS error", "mean over seeds, 95% interval"),
+        ("bias-variance", "Bias and standard deviation", split, "error of the values", same),
+    ):
+        if panels and all(panels.values()):
+            yield Figure(
+                f"prediction-{name}-{file_name(env)}",
+                f"{what} of predicted values on {printable(env)}",
+                "lines",
+                {
+                    "panels": panels,
+                    "xlabel": "episodes",
+                    "ylabel": ylabel,
+                    "legend": legend,
+                    "share_y": True,
+                },
+            )
 
 
 # ---- Along the cliff ------------------------------------------------------------------
@@ -299,17 +361,19 @@ def online_returns(run: StoredRun) -> pd.DataFrame:
     return rows.groupby(["seed", part])["return_mean"].mean().unstack("part")
 
 
-def cliff_section(found: Sequence[StoredRun], folder: Path) -> str:
-    """Returns on CliffWalking: online, while exploring, and of the greedy policy."""
+def cliff(found: Sequence[StoredRun]) -> Iterator[Block]:
+    """Returns on CliffWalking: online, while exploring, and of the greedy policy; nothing without
+    two of the algorithms."""
     runs: dict[str, StoredRun] = {}
     for run in found:
         if run.env_name == CLIFF and run.algo in ("q_learning", "sarsa"):
             name = display(run.algo)
             runs[f"Expected {name}" if run.config.get("expected") else name] = run
     if len(runs) < 2:
-        return ""
+        return
+    returns: dict[str, tuple[Estimate, Estimate]] = {}  # online and greedy, at the end
     rows: Rows = []
-    panels: dict[str, dict[str, Line]] = {"online, while exploring": {}, "greedy": {}}
+    panels: Panels = {"online, while exploring": {}, "greedy": {}}
     for name in sorted(runs, key=("Q-learning", "SARSA", "Expected SARSA").index):
         run = runs[name]
         with left_out(run.path):
@@ -319,35 +383,53 @@ def cliff_section(found: Sequence[StoredRun], folder: Path) -> str:
             whole = [frame.dropna(axis="columns") for frame in (online, final)]
             lines = [plots.mean_line(frame.columns, frame.to_numpy()) for frame in whole]
             late = online.iloc[:, -WINDOWS // 10 :].mean(axis="columns")
-            rows.append(
-                (
-                    name,
-                    str(len(online)),
-                    stats.estimate(late, "mean").text(),
-                    stats.estimate(final.iloc[:, -1], "mean").text(),
-                )
-            )
+            ends = stats.estimate(late, "mean"), stats.estimate(final.iloc[:, -1], "mean")
+            rows.append((name, str(len(online)), *(end.text() for end in ends)))
+            returns[name] = ends
             for title, line in zip(panels, lines, strict=True):
                 panels[title][name] = line
     if not rows:
-        return ""
-    figure = folder / "plots" / "cliff.svg"
-    plots.lines(
-        panels,
-        figure,
-        floors={"online, while exploring": -100.0, "greedy": -40.0},
-        xlabel="timesteps per seed",
-        ylabel="return",
-        legend="mean over seeds, 95% interval",
+        return
+    figure = Figure(
+        "cliff",
+        "Online and greedy returns on CliffWalking",
+        "lines",
+        {
+            "panels": panels,
+            "floors": {"online, while exploring": -100.0, "greedy": -40.0},
+            "xlabel": "timesteps per seed",
+            "ylabel": "return",
+            "legend": "mean over seeds, 95% interval",
+        },
     )
-    return (
-        "Sutton and Barto's example 6.6. The shortest path, return -13, runs along the edge, the "
-        "safest, -17, along the opposite wall. Q-learning learns the values of the greedy policy "
-        "and takes the edge, where its exploration makes it fall. SARSA learns the values of the "
-        "exploring policy and avoids the edge. (Exact returns with exploration, epsilon 0.1: -45.8 "
-        "for the edge, -20.8 for the row above it, whose greedy return is -15, and -22.3 for the "
-        "safest path. Expected SARSA finds the best of the three. SARSA, with noisier updates, "
-        "stays one row further from the edge.)\n\n"
-        f"{table(folder, 'cliff', ON_THE_CLIFF, rows)}\n"
-        + picture("Online and greedy returns on CliffWalking", figure)
+    about = Text(
+        "The shortest path, return -13, runs along the edge, the safest, -17, along the opposite "
+        "wall. Exact returns with exploration, epsilon 0.1: -45.8 for the edge, -20.8 for the row "
+        "above it, whose greedy return is -15, and -22.3 for the safest path. Expected SARSA has "
+        "SARSA's target without the noise of the next action."
+    )
+    yield cliff_claim(
+        returns,
+        figure,
+        [Table("cliff", ON_THE_CLIFF, rows), about, *commands([*runs.values()])],
+    )
+
+
+def cliff_claim(
+    returns: Mapping[str, tuple[Estimate, Estimate]], figure: Figure, details: Sequence[Block]
+) -> Claim:
+    """Sutton and Barto's claim, from the online and greedy returns by algorithm."""
+    answers, number = [], ""
+    if "SARSA" in returns and "Q-learning" in returns:
+        (online, greedy), (q_online, q_greedy) = returns["SARSA"], returns["Q-learning"]
+        answers = [lies_above(online, q_online), lies_above(q_greedy, greedy)]
+        number = f"online return {online.text()} beside Q-learning's {q_online.text()}"
+    return Claim(
+        "SARSA has the higher return while it explores, Q-learning the better greedy policy: it "
+        "learns the path along the edge, where exploration makes it fall.",
+        claim_word(answers),
+        number,
+        figure,
+        details,
+        "Sutton and Barto, 2018, example 6.6",
     )

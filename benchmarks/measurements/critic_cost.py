@@ -33,9 +33,16 @@ from manyseeds.benchmarks.measurements.measure import (
     write_measured,
 )
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
+from manyseeds.untrusted import COST, ORIGIN
 
 ALGOS = ("ppo", "grpo")
 SEEDS = 10
+STORED = {  # critic_cost.json
+    **ORIGIN,
+    "versions": {"torch": str},
+    "seeds": int,
+    "measurements": [{"repeat": int, "algo": str, "env": str, "timesteps": float, **COST}],
+}
 
 
 @dataclass(frozen=True, kw_only=True)

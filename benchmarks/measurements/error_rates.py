@@ -35,11 +35,26 @@ from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, parse
 from manyseeds.errors import UsageError
 from manyseeds.stats import Floats
+from manyseeds.untrusted import NUMBER
 
 RESAMPLES = 10_000
 CHUNK = 250  # samples at a time, which bounds the memory
 COVERED = (5, 10, 20, 30, 60)  # seeds of the table of coverage
 TRUE_DRAWS = 2_000_000  # for what a statistic is in the limit
+RATES = {str: NUMBER}
+STORED: dict[str, Any] = {  # the file
+    "command": str,
+    "code": {"commit": str},
+    "versions": {str: str},
+    "looks": [int],
+    "level": float,
+    "margin": float,
+    "samples": int,
+    "seeds": [int],
+    "alike": {str: RATES},
+    "apart": {str: RATES},
+    "coverage": {str: {"mean": [NUMBER], "iqm": [NUMBER]}},
+}
 Draw = Callable[[Generator, tuple[int, int]], Floats]
 
 

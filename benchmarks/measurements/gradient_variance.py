@@ -55,6 +55,7 @@ from manyseeds.process import set_up_process
 from manyseeds.record import finite_numbers
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from manyseeds.untrusted import NAME, ORIGIN
 
 ENV = "CartPole-v1"
 STAGES = {"untrained": 0.0, "a tenth": 0.1, "half": 0.5, "trained": 1.0}  # of the training
@@ -73,6 +74,35 @@ FROM_GROUPS: dict[str, dict[str, Any]] = {  # settings of GRPO
     "grpo": {"advantage": "return_to_go"},
     "grpo, outcome": {"advantage": "outcome"},
     "grpo, outcome, no std": {"advantage": "outcome", "std": "none"},
+}
+
+UNBIASED = ("total_return", "return_to_go", REFERENCE)  # the mean of each is the gradient itself
+STORED: dict[str, Any] = {  # gradient_variance.json
+    **ORIGIN,
+    "versions": {"torch": str},
+    "env": NAME,
+    "seeds": int,
+    "episodes": int,
+    "estimates": int,
+    "total_timesteps": int,
+    "policies": [
+        {
+            "stage": NAME,
+            "seed": int,
+            "return": float,
+            "explained": {"baseline": (float, None), "q": (float, None)},
+        }
+    ],
+    "measurements": [
+        {
+            "stage": NAME,
+            "seed": int,
+            "weight": NAME,
+            "variance": float,
+            "signal": float,
+            "dot": float,
+        }
+    ],
 }
 
 

@@ -57,7 +57,7 @@ from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
-from manyseeds.untrusted import NAME
+from manyseeds.untrusted import NAME, ORIGIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,16 +271,16 @@ def measure(algo: str, env: str, names: Sequence[str], S: int) -> list[float]:
     return [float(areas[seed]) for seed in run.seeds]
 
 
-BEFORE = {
-    "code": {"digest": str},
+MEASURED: dict[str, Any] = {
     "seeds": int,
     "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "auc": [float]}],
 }
+STORED = {**ORIGIN, **MEASURED}  # library_details_ppo.json and library_details_dqn.json
 
 
 def measured_before(path: Path, code: Mapping[str, str], S: int) -> list[dict[str, Any]]:
     """The measurements of a file, but for those of other code or another number of seeds."""
-    stored = read_measured(path, BEFORE)
+    stored = read_measured(path, {"code": {"digest": str}, **MEASURED})
     same = stored and (stored["code"]["digest"], stored["seeds"]) == (code["digest"], S)
     return stored["measurements"] if same else []
 

@@ -41,6 +41,7 @@ from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.llm_track import models
 from manyseeds.process import set_up_process
 from manyseeds.runs.parallel import Processes
+from manyseeds.untrusted import COST, ORIGIN
 
 CASES = (
     {"algo": "rlhf_ppo", "passes": "2"},  # the preset
@@ -48,6 +49,13 @@ CASES = (
     {"algo": "grpo", "passes": "1"},  # the preset
 )
 TASK, SAMPLES = "addition", 10_240
+FILE = "llm_critic_cost.json"
+STORED: dict[str, Any] = {
+    **ORIGIN,
+    "versions": {"torch": str},
+    "equal": {str: float},  # settings of the PPO that equals GRPO
+    "measurements": [{"algo": str, "passes": str, "samples": float, **COST}],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,4 +129,4 @@ def main(args: Sequence[str] | None = None) -> None:
         "equal": EQUAL,
         "measurements": measurements,
     }
-    write_measured(Path(flags.results) / "llm_critic_cost.json", stored)
+    write_measured(Path(flags.results) / FILE, stored)

@@ -47,12 +47,41 @@ from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.cli import ScriptConfig, parse
 from manyseeds.llm_track import dr_grpo, grpo
 from manyseeds.process import set_up_process
+from manyseeds.untrusted import NAME, ORIGIN
 
 NETWORKS = 10
 V, T, G = 5, 4, 8  # tokens (0 ends a completion), longest completion, completions per group
 KL_STEP = 0.05  # nats per completion, the KL between a policy and its reference
 CLIP_STEP = 0.02  # likewise, between a policy and the one that has sampled
 CHUNK = 64  # tokens whose gradients are taken at once
+
+FIGURES = {"scale": float, "cosine": float, "bias": float, "noise": float}
+EFFECTS = {"length_wrong": float, "entropy": float}
+
+
+def over(name: str) -> dict[str, Any]:
+    """The fields of a row for the least and the most of a figure over the networks."""
+    return {f"{name}_least": float, f"{name}_most": float}
+
+
+FILE = "llm_oracle.json"
+STORED: dict[str, Any] = {
+    **ORIGIN,
+    "networks": int,
+    "versions": {"torch": str, "transformers": str},
+    "sizes": {"K": int, "V": int, "T": int, "G": int, "completions": int},
+    "steps": {"kl": float, "clip": float},
+    "prompts": [{"right": float, "length": float}],
+    "exact": EFFECTS,
+    "estimators": [
+        {"name": NAME, "average": NAME, **FIGURES, **EFFECTS, **over("bias"), **over("longer")}
+    ],
+    "kl": [
+        {"name": NAME, "place": NAME, "value": float, "std": float, "kl": float}
+        | {key: (float, None) for key in (*FIGURES, *over("bias"))}
+    ],
+    "clips": [{"name": NAME, "above": float, "below": float, **FIGURES, **EFFECTS, **over("left")}],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -510,4 +539,4 @@ def main(args: Sequence[str] | None = None) -> None:
     found = measure()
     for row in found["estimators"]:
         print(f"{row['name']:32} cosine {row['cosine']:.6f}, bias {row['bias']:.2e}")
-    write_measured(Path(config.results) / "llm_oracle.json", {**begun, **found})
+    write_measured(Path(config.results) / FILE, {**begun, **found})

@@ -47,9 +47,15 @@ from manyseeds.llm_track import tasks
 from manyseeds.llm_track.models import run_command
 from manyseeds.progress import console
 from manyseeds.record import read_json
+from manyseeds.untrusted import NAME, ORIGIN
 
-STORED = "llm_pipeline.json"
+FILE = "llm_pipeline.json"
 MEASURES = ("pass@1", "pass@16", "cons@16", "format", "length")
+STORED: dict[str, Any] = {
+    **ORIGIN,
+    "settings": {"task": NAME, "rl_samples": int, "prompts": int, "sft_samples": int},
+    "rows": [{"seed": int, "stage": NAME, "samples": int, **dict.fromkeys(MEASURES, float)}],
+}
 TRAINED = ("sft", "grpo")
 
 
@@ -191,19 +197,16 @@ def settings_of(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-BEFORE = {"settings": {str: object}, "code": {"digest": str}, "rows": [{"seed": int}]}
-
-
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Run all stages of all seeds that are not stored yet."""
     config = parse(Config, {}, __doc__, args)
-    path = Path(config.results) / STORED
-    stored = read_measured(path, BEFORE)
+    path = Path(config.results) / FILE
+    stored = read_measured(path, STORED)
     if stored and stored["settings"] != settings_of(config):
-        raise UsageError(f"--results {config.results}: {STORED} is of other settings")
+        raise UsageError(f"--results {config.results}: {FILE} is of other settings")
     if stored and stored["code"]["digest"] != code_digest(origins(config)):
-        raise UsageError(f"--results {config.results}: {STORED} is of other code")
+        raise UsageError(f"--results {config.results}: {FILE} is of other code")
     rows = stored.get("rows", [])
     for seed in range(config.first_seed, config.first_seed + config.seeds):
         if any(row["seed"] == seed for row in rows):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from manyseeds.cli import exit_with
@@ -205,3 +206,13 @@ def write_measured(path: Path, stored: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, stored)
     print(f"written: {path}")
+
+
+def cost_cells(measurements: Sequence[dict[str, Any]]) -> tuple[str, str, str]:
+    """Medians of parameters, of what the optimizer keeps (KiB) and of memory (MiB), of
+    `untrusted.COST`."""
+    figures = (("parameters", 1), ("optimizer_bytes", 2**10), ("memory", 2**20))
+    parameters, kept, memory = (
+        f"{median(m[name] for m in measurements) / unit:,.0f}" for name, unit in figures
+    )
+    return parameters, kept, memory

@@ -18,11 +18,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from manyseeds.benchmarks.chapters.speed import PLAIN, VARIED
 from manyseeds.benchmarks.experiments import catalog, jax_peer
 from manyseeds.benchmarks.measurements.measure import (
     Measurement,
@@ -36,11 +36,21 @@ from manyseeds.benchmarks.measurements.measure import (
 )
 from manyseeds.cli import PositiveInt, ScriptConfig, parse
 from manyseeds.digest import ROOT
+from manyseeds.progress import print_table
 from manyseeds.rows import stack
+from manyseeds.untrusted import NAME, ORIGIN
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
 RATES, SEEDS = 64, 10
 ROWS = RATES * SEEDS
+PLAIN, VARIED = f"{ROWS} seeds", f"{RATES} learning rates x {SEEDS} seeds"
+STORED = {  # rows_speed.json
+    **ORIGIN,
+    "total_timesteps": int,
+    "measurements": [
+        {"repeat": int, "system": NAME, "rows": int, "timesteps": float, "learn_s": float}
+    ],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +97,44 @@ def cases(timesteps: int) -> list[Measurement]:
     return found
 
 
+COLUMNS = ("system", "rows at once", "timesteps/s", f"time, {PLAIN} = 1", "n")
+
+
+def by_repeat(measurements: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Seconds per timestep of one row, of every system, by repeat."""
+    found: dict[str, list[float]] = {}
+    for m in sorted(measurements, key=lambda m: int(m["repeat"])):
+        found.setdefault(m["system"], []).append(m["learn_s"] / m["timesteps"])
+    return found
+
+
+def ratios(measurements: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """How many times as long as PLAIN each system takes, by repeat."""
+    seconds = by_repeat(measurements)
+    return {
+        system: [x / plain for x, plain in zip(own, seconds[PLAIN], strict=True)]
+        for system, own in seconds.items()
+    }
+
+
+def cells(measurements: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The rows of the table, with the header COLUMNS."""
+    seconds, rows = by_repeat(measurements), {m["system"]: m["rows"] for m in measurements}
+    return [
+        (
+            system,
+            f"{rows[system]:,}",
+            f"{1 / median(seconds[system]):,.0f}",
+            f"{median(found):.2f} [{min(found):.2f}, {max(found):.2f}]",
+            str(len(found)),
+        )
+        for system, found in ratios(measurements).items()
+    ]
+
+
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
-    """Measure, print the ratios, write the file."""
+    """Measure, print the table, write the file."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     config = parse(Config, {}, __doc__, args)
@@ -98,21 +143,12 @@ def main(args: Sequence[str] | None = None) -> None:
         return f"{m['system']:28} {m['timesteps'] / m['learn_s']:9,.0f} timesteps/s"
 
     measurements = in_turn(cases(config.total_timesteps), config.repeats, min(usable_cores()), say)
-    seconds: dict[str, list[float]] = {}  # of 640 rows, by system and repeat
-    for m in measurements:
-        seconds.setdefault(m["system"], []).append(m["learn_s"] * ROWS / m["rows"])
-    ratios = {
-        system: float(np.median(np.array(times) / seconds[PLAIN]))
-        for system, times in seconds.items()
-    }
-    for system, ratio in ratios.items():
-        print(f"{system}: {ratio:.2f} times as long as {PLAIN}")
+    print_table("Speed of rows", COLUMNS, cells(measurements))
     stored = {
         **origin(["manyseeds.algos.ppo:train"], ("stable-baselines3",)),
         "total_timesteps": config.total_timesteps,
-        "ratios": ratios,
         "measurements": measurements,
     }
-    if "rejax" in seconds:
+    if any(m["system"] == "rejax" for m in measurements):
         stored["versions"] |= jax_peer.versions()
     write_measured(Path(config.results) / "rows_speed.json", stored)

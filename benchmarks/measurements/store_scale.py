@@ -34,10 +34,10 @@ import numpy as np
 import pandas as pd
 
 from manyseeds.benchmarks.experiments.suite import SUITES, Cell
-from manyseeds.benchmarks.store.results import print_table
 from manyseeds.cli import ControlConfig, PositiveInt, identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
+from manyseeds.progress import print_table
 from manyseeds.record import DONE, POLICY, SCHEMA, RunFolder, part_name, provenance
 from manyseeds.runs.control import Run
 from manyseeds.writing import parquet_bytes

@@ -18,7 +18,7 @@ Q-learning and SARSA: their presets on FrozenLake-v1. SB3 has no tabular algorit
 reference is one seed of ours.
 
 The measurements of an algorithm replace its former ones in results/throughput.json (on CUDA
-throughput-cuda.json) and leave those of the others. The table shows all of them.
+throughput-cuda.json) and leave those of the others.
 
 SB3 trains one seed at a time on the CPU, so S seeds take S times as long as one. On CUDA, where
 iterations are captured, ours is timed over the second half of its training, and the extra time of
@@ -38,9 +38,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
-from manyseeds.benchmarks.chapters.speed import OURS, SUBJECTS, markdown, summarize
 from manyseeds.benchmarks.experiments import catalog, jax_peer
 from manyseeds.benchmarks.measurements.measure import (
     Measurement,
@@ -54,14 +54,51 @@ from manyseeds.benchmarks.measurements.measure import (
     usable_cores,
     write_measured,
 )
+from manyseeds.benchmarks.store.names import display, place_of
 from manyseeds.cli import PositiveInt, ScriptConfig, check_device, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
+from manyseeds.progress import print_table
 from manyseeds.record import gpu
-from manyseeds.untrusted import check_within, reading
-from manyseeds.writing import write_bytes
+from manyseeds.untrusted import ORIGIN
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
+OURS = "manyseeds"
+ROW = {
+    "system": str,
+    "seeds": int,
+    "repeats": int,
+    **dict.fromkeys(("timesteps_per_s", "ratio", "ratio_low", "ratio_high"), float),
+    **dict.fromkeys(("warm_up_s", "fresh_s", "memory_mib"), float),
+}
+STORED = {str: {**ORIGIN, "machine": {"cpu": str, "gpu?": str}, "rows": [ROW]}}
+
+
+# ---- What is timed --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An algorithm with the settings and batch sizes that are timed."""
+
+    settings: dict[str, Any]
+    env: str = "CartPole-v1"
+    seeds: tuple[int, ...] = (1, 10, 32)
+    seeds_on_cuda: tuple[int, ...] = (10, 1024, 8192)
+    peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
+
+
+def subject_of(algo: str) -> Subject | None:
+    """What is timed of an algorithm, as its facts say."""
+    timed = catalog.facts(algo).timed
+    return Subject(**timed) if timed else None
+
+
+SUBJECTS = {
+    algo: subject
+    for algo in sorted(catalog.names("algos"), key=place_of)
+    if (subject := subject_of(algo))
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +184,74 @@ def with_speed(m: dict[str, Any]) -> dict[str, Any]:
     return {**m, "timesteps_per_s": m["timesteps"] / m["learn_s"], "fresh_s": fresh_s}
 
 
+# ---- What is made of it ---------------------------------------------------------------------
+
+
+def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of one algorithm: medians over repeats, and the median of the ratios within each repeat.
+
+    The ratios are to the repeat's first measurement: SB3, or where it has no such algorithm the
+    smallest batch of ours.
+    """
+    reference: dict[int, float] = {}
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for m in measurements:
+        reference.setdefault(m["repeat"], m["timesteps_per_s"])
+        groups.setdefault((m["system"], m["seeds"]), []).append(m)
+    rows = []
+    for (system, seeds), group in groups.items():
+        ratios = [m["timesteps_per_s"] / reference[m["repeat"]] for m in group]
+        rows.append(
+            {
+                "system": system,
+                "seeds": seeds,
+                "repeats": len(group),
+                "timesteps_per_s": median(m["timesteps_per_s"] for m in group),
+                "ratio": median(ratios),
+                "ratio_low": min(ratios),
+                "ratio_high": max(ratios),
+                "warm_up_s": median(m["warm_up_s"] for m in group),
+                "fresh_s": median(m["fresh_s"] for m in group),
+                "memory_mib": median(m["memory"] for m in group) / 2**20,
+            }
+        )
+    return rows
+
+
+def columns(algo: str) -> tuple[str, ...]:
+    """The header of an algorithm's table."""
+    reference = "times SB3" if "sb3" in SUBJECTS[algo].peers else "times one seed"
+    columns = ("system", "seeds", "timesteps/s", reference, "warm-up, s", "fresh process, s")
+    return (*columns, "memory, MiB", "n")
+
+
+def cells(rows: Sequence[dict[str, Any]], device: str) -> list[tuple[str, ...]]:
+    """The rows of an algorithm's table."""
+    found = []
+    for r in rows:
+        compiles = device == "cuda" or r["system"] not in ("sb3", OURS)
+        found.append(
+            (
+                r["system"],
+                f"{r['seeds']:,}",
+                f"{r['timesteps_per_s']:,.0f}",
+                f"{r['ratio']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]",
+                f"{r['warm_up_s']:.0f}" if compiles else "none",
+                f"{r['fresh_s']:.1f}",
+                f"{r['memory_mib']:,.0f}",
+                str(r["repeats"]),
+            )
+        )
+    return found
+
+
+def title(algo: str) -> str:
+    return f"{display(algo)} on {SUBJECTS[algo].env}"
+
+
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
-    """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
+    """Measure, print, and write results/throughput[-cuda].json."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     config = parse(Config, {}, __doc__, args)
@@ -165,8 +267,7 @@ def main(args: Sequence[str] | None = None) -> None:
         return f"{m['system']:20} {m['algo']} x {m['seeds']:4} seeds: {speed:11,.0f} timesteps/s"
 
     core = config.core if config.device == "cpu" else None
-    results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
-    path = results / f"{name}.json"
+    path = Path(config.results) / f"throughput{'-cuda' * (config.device == 'cuda')}.json"
     stored = read_measured(path, {str: {}})
     cases = [case(*cell, config.device) for cell in config.cells()]
     measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
@@ -183,10 +284,5 @@ def main(args: Sequence[str] | None = None) -> None:
             stored[algo]["versions"] |= jax_peer.versions()
         if config.device == "cuda":
             stored[algo]["machine"]["gpu"] = gpu()
+        print_table(title(algo), columns(algo), cells(stored[algo]["rows"], config.device))
     write_measured(path, stored)
-    check_within(results / "tables", results)
-    (results / "tables").mkdir(exist_ok=True)
-    with reading(path):  # what was measured before
-        table = markdown(stored, config.device)
-    write_bytes(results / "tables" / f"{name}.md", table.encode())
-    print(table)

@@ -46,8 +46,22 @@ from manyseeds.llm_track import models
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
+from manyseeds.untrusted import NAME
 
 OURS, THEIRS = "manyseeds", "trl"
+FILE = "trl_speed.json"
+STORED = {
+    str: {
+        "algo": NAME,
+        "settings": {"total_samples": int},
+        "command": str,
+        "machine": {"cpu": str},
+        "samples_per_s": {OURS: float, THEIRS: float},
+        **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float),
+        "repeats": int,
+        "versions": {"trl": str},
+    }
+}
 TRL_BASELINE = ROOT / "benchmarks" / "trl_baseline.py"
 
 
@@ -124,8 +138,8 @@ def main(args: Sequence[str] | None = None) -> None:
     algo = read_algo(words, Flags.algo, catalog.names("llm_track"), "the LLM track")
     module = catalog.module("llm_track", algo)
     flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
-    path = Path(config.results) / "trl_speed.json"
-    stored = read_measured(path, {str: {}})
+    path = Path(config.results) / FILE
+    stored = read_measured(path, STORED)
     measurements = measure_both(flags, config)
     row = summary(measurements)
     stored[name_of(algo, config)] = {

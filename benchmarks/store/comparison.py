@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks.chapters.tables import Sides, TableCell
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH, Verdict
 from manyseeds.benchmarks.store.names import display, place_of
-from manyseeds.benchmarks.store.results import Result, decision, differences, escape, seeds_due
+from manyseeds.benchmarks.store.results import Result, decision, differences, seeds_due
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.cli import Preset
 from manyseeds.errors import printable
@@ -53,11 +52,6 @@ class Pair:
             return None
         return decision(self.ours, self.sb3, measure)
 
-    def sides(self, write: Callable[[Result], str]) -> TableCell:
-        """A cell with a line for each headline run."""
-        texts = [write(result) for result in self.headline]
-        return Sides(*texts) if len(texts) == 2 else texts[0]
-
     def changes(self, result: Result) -> str:
         """How a run differs from the settings of the plain command: `gamma 0.9 (not 0.98)`."""
         return differences(result.config, self.settings or result.config)
@@ -65,7 +59,7 @@ class Pair:
     def label(self, result: Result) -> str:
         """`PPO`, `SB3's PPO (stale)`"""
         marks = ["stale"] * is_stale(result) + ["not the preset"] * bool(self.changes(result))
-        return escape(display(result.algo)) + (f" ({', '.join(marks)})" if marks else "")
+        return display(result.algo) + (f" ({', '.join(marks)})" if marks else "")
 
     def requested_seeds(self, result: Result) -> int:
         """How many seeds a headline run should have, at least those that it has.

@@ -44,3 +44,9 @@ def place_of(algo: str) -> tuple[int, str]:
     """A sorting key: in the order of NAMES, others behind them by their name."""
     known = list(NAMES)
     return (known.index(algo) if algo in NAMES else len(known), algo)
+
+
+def place_of_env(env: str) -> tuple[int, str]:
+    """A sorting key: in the order of FIRST_ENVIRONMENTS, others behind them by their name."""
+    known = FIRST_ENVIRONMENTS
+    return (known.index(env) if env in known else len(known), env)

@@ -5,31 +5,23 @@ S is the number of seeds.
 
 from __future__ import annotations
 
-import html
 import math
-import os
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
 from manyseeds import envs, plots, stats
 from manyseeds.benchmarks.experiments.verdicts import LOOKS, MARGIN, Verdict, decide
 from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
-from manyseeds.errors import UsageError, printable
-from manyseeds.record import plural, ranges
+from manyseeds.errors import UsageError
+from manyseeds.record import plural
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate, Floats, Parity
@@ -45,7 +37,6 @@ from manyseeds.worth import (
 )
 
 FLOOR = 0.1  # normalised score below which nothing was learned
-Rows = list[tuple[str, ...]]  # of a table for people
 
 
 @dataclass(frozen=True)
@@ -356,48 +347,18 @@ def decision_text(verdict: Verdict | None, spec: Scores) -> str:
     return text + (f"; next look at {verdict.due}" if verdict.due else "")
 
 
-# ---- Stored text in Markdown ----------------------------------------------------------------
-
-
-def escape(text: Any) -> str:
-    """Stored text as text in Markdown, in the cell of a table too: no markup, no HTML, one line."""
-    return re.sub(r"([\\`*<>\[\]|&#~$])", r"\\\1", printable(str(text)))
-
-
-def code(text: Any) -> str:
-    """Stored text as a code span, in the cell of a table too."""
-    shown = printable(str(text))
-    if "|" in shown:  # would end a cell, and a backslash before it is shown outside of tables
-        return f"<code>{escape(shown)}</code>"
-    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
-    pad = " " if len(fence) > 1 or not shown.strip() else ""
-    return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""
-
-
-def place(path: Path, page: Path) -> Path:
-    """Where a file or folder lies, as seen from the folder of the page."""
-    return Path(os.path.relpath(path, page))
-
-
-def link(text: Any, path: Path, anchor: str = "") -> str:
-    """A link to a file or folder of the store, relative to the page."""
-    return f"[{escape(text)}]({quote(str(path))}{'#' * bool(anchor)}{quote(anchor)})"
-
-
-def picture(text: str, path: Path) -> str:
-    """A figure in plots/, as a paragraph."""
-    return f"!{link(text, Path('plots') / path.name)}\n\n"
-
-
 def differences(ours: dict[str, Any], plain: dict[str, Any]) -> str:
     """How settings differ from the plain ones: `gamma 0.9 (not 0.98)`."""
     names = [name for name in plain | ours if plain.get(name) != ours.get(name)]
-    return escape(", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names))
+    return ", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names)
 
 
 def settings_text(settings: dict[str, Any]) -> str:
     """`env CartPole-v1, gamma 0.98`"""
-    return escape(", ".join(f"{name} {value}" for name, value in settings.items()))
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+# ---- Where it is from -----------------------------------------------------------------------
 
 
 def versions_text(config: dict[str, Any]) -> str:
@@ -410,43 +371,8 @@ def commit_of(config: dict[str, Any]) -> str:
     return f"commit {config['code']['commit'] or 'not recorded'}"
 
 
-def command_text(stored: dict[str, Any], *more: str) -> str:
-    """The last line below a table of measurements: command, commit, and what else there is."""
-    return f"Command: {code(stored['command'])}, {escape(', '.join((commit_of(stored), *more)))}."
-
-
-def cost_cells(measurements: Sequence[dict[str, Any]]) -> tuple[str, str, str]:
-    """Medians of parameters, of what the optimizer keeps (KiB) and of memory (MiB)."""
-    figures = (("parameters", 1), ("optimizer_bytes", 2**10), ("memory", 2**20))
-    parameters, kept, memory = (
-        f"{median(m[name] for m in measurements) / unit:,.0f}" for name, unit in figures
-    )
-    return parameters, kept, memory
-
-
-def origins_text(configs: Sequence[dict[str, Any]]) -> str:
-    """A list of the commands, code and machines of the parts of a run; equal ones are grouped."""
-    alike: dict[str, list[int]] = {}
-    for config in configs:
-        alike.setdefault(_origin(config), []).extend(config["seeds"])
-    return "".join(f"- seeds {ranges(seeds)}: {origin}" for origin, seeds in alike.items())
-
-
-def _origin(config: dict[str, Any]) -> str:
-    """Command, code, machine and versions of a part."""
-    machine, execution = config["machine"], config["execution"]
-    where = f"on {execution['device']}, {plural(execution['threads'], 'thread')}"
-    if "gpu" in machine:
-        where += f", {machine['gpu']}"
-    lines = (
-        f"{_code(config)}, {commit_of(config)}",
-        f"{processor(machine)}, {machine['system']}; {where}",
-        versions_text(config),
-    )
-    return f"{code(config['command'])}\n" + "".join(f"  - {escape(line)}\n" for line in lines)
-
-
-def _code(config: dict[str, Any]) -> str:
+def code_of(config: dict[str, Any]) -> str:
+    """The digest of the code that trained, and whether it is that of today."""
     return f"code {config['code']['digest']}" + (" (stale)" if part_is_stale(config) else "")
 
 
@@ -454,52 +380,3 @@ def processor(machine: dict[str, Any]) -> str:
     """`AMD EPYC, 2 cores`"""
     cores = machine["cores"]
     return f"{machine['cpu']}, {'cores unknown' if cores is None else plural(cores, 'core')}"
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number without an interval: `-13.0`, `1,024`."""
-    return bool(re.fullmatch(r"-?[\d,.]+", cell))
-
-
-def markdown_table(header: Sequence[str], rows: Rows) -> str:
-    """A table whose cells are Markdown: `escape` what is stored. Numbers stand at the right."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(header)
-    right = [name == "n" or all(map(is_number, x)) for name, x in zip(header, columns, strict=True)]
-    align = ["---:" if x else "---" for x in right]
-    lines = [header, align, *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def fold(summary: str, content: str) -> str:
-    """Markdown that a reader opens by a click. summary: text, which may be stored text."""
-    title = re.sub(r"[\[\]`*_]", lambda c: f"&#{ord(c[0])};", html.escape(printable(summary)))
-    return f"<details><summary>{title}</summary>\n\n{content.strip()}\n\n</details>\n\n"
-
-
-def commands(runs: Sequence[StoredRun]) -> str:
-    """The command of every run, folded away, below the code and machine that they share."""
-    alike: dict[str, list[str]] = {}
-    for config in (config for run in runs for config in run.configs):
-        machine = config["machine"]
-        origin = f"{_code(config)}, {commit_of(config)}, {processor(machine)}, "
-        origin += versions_text(config)
-        alike.setdefault(origin, []).append(f"- {code(config['command'])}\n")
-    text = ""
-    for origin, lines in alike.items():
-        text += fold(f"{plural(len(lines), 'command')}: {origin}", "".join(lines))
-    return text
-
-
-# ---- The terminal ---------------------------------------------------------------------------
-
-
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on the terminal, as wide as its content where there is none."""
-    width = None if sys.stdout.isatty() else 200
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
-    table = Table(title=printable(title), title_justify="left")
-    for name in header:
-        table.add_column(name, justify="right" if name == "n" else "left")
-    for row in rows:
-        table.add_row(*map(printable, row))
-    console.print(table)

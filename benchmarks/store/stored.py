@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyseeds import record
 from manyseeds.errors import UsageError
@@ -32,6 +32,8 @@ from manyseeds.untrusted import MAX_RECORD, Shape, check, reading
 if TYPE_CHECKING:
     import pandas as pd
 
+Item = TypeVar("Item")
+
 # ---- Files ----------------------------------------------------------------------------------
 
 
@@ -53,13 +55,13 @@ def read(path: Path, shape: Shape) -> Any:
         return content
 
 
-def section_of(path: Path, shape: Shape, write: Callable[[Any], str]) -> str:
-    """What `write` makes of a JSON file; '' without one, and, with a line that says so, for one
-    that holds something else than it should."""
+def section_of(path: Path, shape: Shape, write: Callable[[Any], Sequence[Item]]) -> Sequence[Item]:
+    """What `write` makes of a JSON file; nothing without one, and, with a line that says so, for
+    one that holds something else than it should."""
     with left_out(path):
         if os.path.lexists(path):
             return write(read(path, shape))
-    return ""
+    return ()
 
 
 def read_table(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
@@ -195,10 +197,13 @@ def find_file(results: Path, name: str) -> Path:
     return next((path for path in found if os.path.lexists(path)), found[0])
 
 
-def open_runs(results: Path) -> list[StoredRun]:
-    """Every run with a finished part; what is broken is left out with a line that says so."""
+def open_runs(results: Path, wanted: Callable[[Path], bool] = lambda name: True) -> list[StoredRun]:
+    """Every run with a finished part; what is broken is left out with a line that says so.
+
+    wanted: whether a run is read, by its path within a layer, `runs/ENV/ALGO/NAME`.
+    """
     runs = []
-    for folder in all_runs(results):
+    for folder in all_runs(results, wanted):
         with left_out(folder.path):
             runs.append(open_run(folder, skip_broken=True))
     return [run for run in runs if run.parts]

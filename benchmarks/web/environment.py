@@ -12,16 +12,15 @@ from typing import Any
 
 from manyseeds import plots
 from manyseeds.benchmarks.chapters import environment_pages
-from manyseeds.benchmarks.chapters.contents import Store, by_environment
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
-from manyseeds.benchmarks.chapters.tables import plain
 from manyseeds.benchmarks.store.comparison import Pair, is_stale
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.results import Result, commit_of, versions_text
-from manyseeds.benchmarks.web.chapter import TABLES, environment_file, targets_of, written
+from manyseeds.benchmarks.store.whole import Store, by_environment, progress
+from manyseeds.benchmarks.web.chapter import TABLES, environment_file, targets_of
 from manyseeds.benchmarks.web.figures import numbers
 from manyseeds.benchmarks.web.films import films_of
-from manyseeds.benchmarks.web.markdown import render
+from manyseeds.benchmarks.web.html import Writer
 from manyseeds.benchmarks.web.page import CHARTS, Page
 from manyseeds.errors import printable
 from manyseeds.record import ranges
@@ -30,12 +29,14 @@ from manyseeds.runs.control import reachable_threshold
 
 def pages(store: Store, films: Path) -> list[Page]:
     """A page for each environment with control runs. films: a folder that may have films."""
-    return [environment_page(pairs, store, films) for pairs in by_environment(store.found).values()]
+    grouped = by_environment(store.found).values()
+    shown = progress(grouped, len(grouped), "environments")
+    return [environment_page(pairs, store, films) for pairs in shown]
 
 
 def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
     env, spec = pairs[0].env, pairs[0].headline[0].spec
-    text, _ = written(lambda: environment_pages.sections(pairs, store.results))
+    writer = Writer(targets_of(store))
     data = {
         "env": printable(env),
         "threshold": reachable_threshold(spec),
@@ -45,13 +46,15 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
         "runs": [run_json(pair, result, films) for pair in pairs for result in pair.headline],
     }
     context = {
-        "scale": render(environment_pages.scale_text(pairs[0].headline[0]), {}, {}),
+        "scale": writer.block(environment_pages.scale_text(pairs[0].headline[0])),
         "data": data,
-        "body": render(text, {}, targets_of(store)),
+        "body": writer.blocks(environment_pages.sections(pairs, store.results)),
     }
-    scripts = (*CHARTS, "static/environment.js", TABLES)
+    scripts = (*CHARTS, "static/copy.js", "static/environment.js", TABLES)
     file, title = environment_file(env), printable(env)
-    return Page(file, title, "environment.html.j2", context, scripts, "environments.html")
+    about = f"Learning curves, scores and verdicts of all algorithms on {title}, of every seed."
+    listed, template = "environments.html", "environment.html.j2"
+    return Page(file, title, template, context, scripts, listed, description=about)
 
 
 def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
             for name, value in result.config.items()
             if name != "env"
         },
-        "changes": plain(pair.changes(result)),
+        "changes": printable(pair.changes(result)),
         "films": films_of(pair.env, result.algo, films),
     }
 

@@ -5,14 +5,16 @@ A figure is {kind, ...}; lines and points have lists of numbers of which null is
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from manyseeds import stats
-from manyseeds.plots import Board, KeptFigure, Line, binned
+from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.blocks import Figure
+from manyseeds.plots import Board, Line, binned
 
 DIGITS = 6  # significant, of every number of a chart
 
@@ -164,6 +166,8 @@ KINDS = {
 }
 
 
-def figure_json(figure: KeptFigure) -> dict[str, Any]:
-    """The data of a figure that `plots.kept` has kept."""
-    return {"kind": figure.kind, **KINDS[figure.kind](figure.arguments)}
+def figure_json(figure: Figure) -> dict[str, Any]:
+    """The data of a figure, with what `manyseeds.plots` takes where a chapter gives nothing."""
+    bound = inspect.signature(getattr(plots, figure.kind)).bind(path="", **figure.data)
+    bound.apply_defaults()
+    return {"kind": figure.kind, **KINDS[figure.kind](bound.arguments)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from manyseeds.benchmarks.chapters.contents import Store, by_environment
 from manyseeds.benchmarks.chapters.environment_pages import RANKS, ranked_seeds
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.store.results import Result
 from manyseeds.benchmarks.store.stored import file_name
 from manyseeds.benchmarks.store.trained import load_trained
+from manyseeds.benchmarks.store.whole import Store, by_environment
 from manyseeds.benchmarks.web.film import film
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process

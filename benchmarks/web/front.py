@@ -1,202 +1,101 @@
-"""The front page: the outcome, algorithms by environments, the speed, and where to go on."""
+"""The front page: what this is, two commands, a film or a curve, the verdicts, and three doors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from manyseeds.benchmarks.chapters import speed
-from manyseeds.benchmarks.chapters.contents import CHAPTERS, Store
-from manyseeds.benchmarks.chapters.front_page import (
-    SIGNS,
-    best_score,
-    is_best,
-    order,
-    outcome,
-    score,
-    short,
-)
-from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
-from manyseeds.benchmarks.store.names import display, place_of
-from manyseeds.benchmarks.store.stored import find_file, left_out, read
-from manyseeds.benchmarks.web.chapter import environment_file, page_of
-from manyseeds.benchmarks.web.page import Page
+from manyseeds.benchmarks.chapters.blocks import Figure
+from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x
+from manyseeds.benchmarks.chapters.evidence import difference_of
+from manyseeds.benchmarks.chapters.front_page import shown_environment
+from manyseeds.benchmarks.experiments.verdicts import MARGIN
+from manyseeds.benchmarks.store.comparison import TABULAR, Pair
+from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.whole import Store
+from manyseeds.benchmarks.web import code, overview
+from manyseeds.benchmarks.web.chapter import environment_file
+from manyseeds.benchmarks.web.docs import COPY, repository
+from manyseeds.benchmarks.web.figures import figure_json
+from manyseeds.benchmarks.web.films import films_of
+from manyseeds.benchmarks.web.page import CHARTS, SUMMARY, Page
 from manyseeds.errors import printable
+from manyseeds.plots import Difference
+from manyseeds.runs.control import reachable_threshold
+
+SHOWN = "ppo"  # the algorithm whose film or learning curve is shown, where it has one
 
 
-@dataclass(frozen=True)
-class MatrixCell:
-    """An algorithm on an environment. state: `run`, `missing` (a suite asks for it), `no` (does not
-    apply) or empty (not run); the other fields are of a run."""
-
-    state: str
-    href: str = ""
-    score: str = ""
-    best: bool = False
-    word: str = ""  # of the verdict against SB3; empty: none
-    sign: str = ""
-    budget: str = ""
-    stale: bool = False
-    few: bool = False  # fewer seeds than the rule asks for
-
-
-@dataclass(frozen=True)
-class MatrixRow:
-    """A row of the matrix. against: its verdicts counted, `1 equivalent, 2 undecided`."""
-
-    name: str
-    cells: list[MatrixCell]
-    against: str
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Algorithms by environments."""
-
-    title: str
-    columns: list[tuple[str, str]]  # environment and its page
-    rows: list[MatrixRow]
-    best: list[str]  # the names of the best algorithms of each column
-
-    @property
-    def compared(self) -> bool:
-        """Whether there is any verdict."""
-        return any(row.against for row in self.rows)
-
-
-@dataclass(frozen=True)
-class Speed:
-    """A line of the speed chart: multiples of SB3's timesteps/s."""
-
-    name: str
-    ratio: str
-    interval: str  # the range over repeats
-    width: float  # of the bar, percent
-    peer: str  # what rejax has, or empty
-
-
-def pages(store: Store) -> list[Page]:
+def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
+    """The front page. films: a folder that may have films. guides: the pages of docs/."""
     deep = [pair for pair in store.found if pair.algo not in TABULAR]
-    tabular = [pair for pair in store.found if pair.algo in TABULAR]
-    rows, about = speeds(store)
+    speeds, about_speed = overview.speeds(store)
+    shown = shown_pair(deep)
+    film = films_of(shown.env, shown.algo, films).get("median", "") if shown else ""
+    figures = [learning_curve(shown)] if shown and not film else []
+    panels = verdict_panels(deep)
+    if panels:
+        data = {"panels": panels, "margin": MARGIN, "xlabel": "ours minus SB3's"}
+        figures.append(Figure("verdicts", "Verdicts against SB3", "forest", data))
+    words = [row.word for rows in panels.values() for row in rows]
     context = {
-        "outcome": outcome(store.found),
-        "matrices": [
-            matrix(title, pairs)
-            for title, pairs in (
-                ("Which algorithm for which environment", deep),
-                ("Tabular algorithms", tabular),
-            )
-            if pairs
-        ],
-        "signs": SIGNS,
-        "speeds": rows,
-        "speed_about": about,
-        "chapters": [(page_of(c.file), c.title, c.about) for c in CHAPTERS],
+        "repository": repository(),
+        "code": code.file_of(f"algos/{SHOWN}.py"),
+        "shown": shown and shown_context(shown),
+        "film": film,
+        "charts": list(map(figure_json, figures)),
+        "verdicts": overview.counted(words),
+        "comparisons": len(words),
+        "best": best_algorithms(deep),
+        "speeds": speeds,
+        "about_speed": about_speed,
+        "guides": [(page.file, page.title) for page in guides],
     }
-    listed = environments_page(store.found)
-    return [Page("index.html", "Results", "front.html.j2", context), *listed]
+    scripts = (*CHARTS, "static/charts.js", COPY) if figures else (COPY,)
+    return Page("index.html", "manyseeds", "front.html.j2", context, scripts, "", "", SUMMARY)
 
 
-def matrix(title: str, found: Sequence[Pair]) -> Matrix:
-    """The same cells as the first table of results/README.md."""
-    by_cell = {(pair.algo, pair.env): pair for pair in found}
-    algos = sorted({pair.algo for pair in found}, key=place_of)
-    envs = sorted({pair.env for pair in found}, key=order)
-    best = {env: best_score([pair for pair in found if pair.env == env]) for env in envs}
-    rows = []
-    for algo in algos:
-        cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
-        rows.append(MatrixRow(shown(algo), cells, counted([c.word for c in cells])))
-    names = [", ".join(row.name for row in rows if row.cells[i].best) for i in range(len(envs))]
-    return Matrix(title, [(printable(env), environment_file(env)) for env in envs], rows, names)
+def shown_pair(found: Sequence[Pair]) -> Pair | None:
+    """The pair that is shown, of the environment that the report shows."""
+    env = shown_environment(found)
+    there = [pair for pair in found if pair.env == env and pair.ours]
+    return next((pair for pair in there if pair.algo == SHOWN), there[0] if there else None)
 
 
-def shown(algo: str) -> str:
-    return printable(display(algo))
+def shown_context(pair: Pair) -> dict[str, str]:
+    """What the page says of the pair."""
+    return {
+        "algo": printable(display(pair.algo)),
+        "env": printable(pair.env),
+        "href": environment_file(pair.env),
+        "seeds": " and ".join(dict.fromkeys(str(len(result.seeds)) for result in pair.headline)),
+    }
 
 
-def counted(words: Sequence[str]) -> str:
-    return ", ".join(f"{words.count(word)} {word}" for word in SIGNS if word in words)
+def learning_curve(pair: Pair) -> Figure:
+    """The IQM of both sides over training with its interval."""
+    data = {
+        "panels": {"": {printable(display(side.algo)): curve(side) for side in pair.headline}},
+        "xlabel": "timesteps per seed",
+        "ylabel": "greedy return",
+        "log_x": is_log_x([pair]),
+        "threshold": reachable_threshold(pair.headline[0].spec),
+    }
+    return Figure("curve", f"{display(pair.algo)} on {pair.env}", "lines", data)
 
 
-def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
-    """The cell of an algorithm and an environment. best: the best score of the environment."""
-    if pair is None:
-        if not applies(algo, env):
-            return MatrixCell("no")
-        return MatrixCell("missing" if is_due(algo, env) else "")
-    href = f"{environment_file(env)}#algorithms={algo}"
-    if pair.ours is None:
-        return MatrixCell("missing", href)
-    verdict, text = pair.verdict("final"), score(pair)
-    word = verdict.parity.word if verdict else ""
-    return MatrixCell(
-        "run",
-        href,
-        text,
-        best=is_best(pair, best),
-        word=word,
-        sign=SIGNS.get(word, ""),
-        budget=short(pair.ours.timesteps_requested),
-        stale=any(map(is_stale, pair.headline)),
-        few=any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline),
-    )
+def verdict_panels(found: Sequence[Pair]) -> dict[str, list[Difference]]:
+    """The verdicts on final scores as rows of a forest plot, a panel per algorithm."""
+    panels: dict[str, list[Difference]] = {}
+    for pair in sorted(found, key=lambda pair: (place_of(pair.algo), place_of_env(pair.env))):
+        if verdict := pair.verdict("final"):
+            href = f"{environment_file(pair.env)}#algorithms={pair.algo}&sb3=1"
+            row = difference_of(verdict, pair.env)._replace(href=href)
+            panels.setdefault(printable(display(pair.algo)), []).append(row)
+    return panels
 
 
-def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
-    """Ten seeds at once, as multiples of SB3, and what was measured on; empty without either."""
-    path = find_file(store.results, "throughput.json")
-    found: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
-    about: dict[str, Any] = {}
-    with left_out(path):
-        stored = read(path, speed.STORED) if path.exists() else {}
-        for algo, subject in speed.SUBJECTS.items():
-            if algo not in stored or "sb3" not in subject.peers:
-                continue
-            rows = [r for r in stored[algo]["rows"] if r["seeds"] == speed.SHOWN_SEEDS]
-            by_system = {r["system"]: r for r in rows}
-            if speed.OURS in by_system:
-                found.append((display(algo), by_system[speed.OURS], by_system.get("rejax")))
-                cpu = printable(stored[algo]["machine"]["cpu"])
-                about = {"seeds": speed.SHOWN_SEEDS, "env": subject.env, "cpu": cpu}
-    longest = max((row["ratio_high"] for _, row, _ in found), default=1.0)
-    shown = [
-        Speed(
-            name,
-            f"{row['ratio']:.0f}",
-            f"{row['ratio_low']:.1f} to {row['ratio_high']:.1f}",
-            round(100 * max(0.0, row["ratio"]) / longest, 1) if longest > 0 else 0.0,
-            f"{peer['ratio']:.0f}" if peer else "",
-        )
-        for name, row, peer in found
-    ]
-    return shown, about
-
-
-@dataclass(frozen=True)
-class Listed:
-    """An environment in the list of environments."""
-
-    name: str
-    href: str
-    algorithms: str
-    best: str
-    score: str
-
-
-def environments_page(found: Sequence[Pair]) -> list[Page]:
-    """The list of environments; none without runs."""
-    rows = []
-    for env in sorted({pair.env for pair in found}, key=order):
-        here = [pair for pair in found if pair.env == env and pair.ours]
-        best = best_score(here)
-        first = [shown(pair.algo) for pair in here if is_best(pair, best)]
-        names = ", ".join(shown(pair.algo) for pair in here)
-        file = environment_file(env)
-        rows.append(Listed(printable(env), file, names, ", ".join(first), best))
-    if not rows:
-        return []
-    context = {"rows": rows}
-    return [Page("environments.html", "Environments", "environments.html.j2", context)]
+def best_algorithms(found: Sequence[Pair]) -> list[tuple[str, str, str]]:
+    """Environment, its page, and the algorithms with the best score there."""
+    matrix = overview.matrix("", found)
+    return [(*column, names) for column, names in zip(matrix.columns, matrix.best, strict=True)]

@@ -90,4 +90,6 @@ def pages() -> list[Page]:
         "policies": policy_plan.sweeps[-1].iteration,
         "value_sweeps": len(value_plan.sweeps) - 1,  # the first is V = 0
     }
-    return [Page("gridworld.html", "Gridworld", "gridworld.html.j2", context, SCRIPTS)]
+    return [
+        Page("gridworld.html", "Gridworld", "gridworld.html.j2", context, SCRIPTS, group="Learn")
+    ]

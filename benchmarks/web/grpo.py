@@ -182,4 +182,4 @@ def page_of(stored: dict[str, Any]) -> Page:
         "largest": MOST,
         "without_scripts": advantages_of(first, settings["grpo"]),
     }
-    return Page("grpo.html", "GRPO", "grpo.html.j2", context, SCRIPTS)
+    return Page("grpo.html", "GRPO", "grpo.html.j2", context, SCRIPTS, group="Learn")

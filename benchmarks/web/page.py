@@ -28,17 +28,10 @@ CHARTS = (  # of a page with charts
     "static/plotting.js",
 )
 
-# File and name of the pages in the navigation, which has those that are written.
-NAVIGATION = (
-    ("index.html", "Results"),
-    ("environments.html", "Environments"),
-    ("aggregate.html", "Aggregate"),
-    ("speed.html", "Speed"),
-    ("planning.html", "Planning and prediction"),
-    ("sensitivity.html", "Sensitivity"),
-    ("language-models.html", "Language models"),
-    ("gridworld.html", "Gridworld"),
-    ("grpo.html", "GRPO"),
+GROUPS = ("Learn", "Results", "Use")  # of the navigation
+SUMMARY = (
+    "Reinforcement-learning algorithms in one readable file each, all seeds trained as one batch, "
+    "compared with stable-baselines3."
 )
 
 
@@ -48,7 +41,8 @@ class Page:
 
     template: in templates/, which extends base.html.j2. context: what the template shows. scripts:
     files of vendor/ and static/, as the page links them, in order. part_of: the file of the page
-    that the navigation marks; empty: its own.
+    that the navigation marks; empty: its own. group: of GROUPS, where the navigation lists the
+    page; empty: nowhere. description: a sentence for search engines and links to the page.
     """
 
     file: str
@@ -57,6 +51,8 @@ class Page:
     context: dict[str, Any] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
     part_of: str = ""
+    group: str = "Results"
+    description: str = ""
 
 
 def packed(content: Any) -> str:
@@ -97,12 +93,23 @@ def html(page: Page, pages: Sequence[Page]) -> str:
     context: dict[str, Any] = {
         **page.context,
         "title": page.title,
-        "navigation": [(file, name) for file, name in NAVIGATION if file in written],
+        "description": page.description or f"{page.title}. {SUMMARY}",
+        "navigation": navigation(pages),
+        "group": page.group,
         "written": written,
         "here": page.part_of or page.file,
         "scripts": page.scripts,
     }
     return template.render(context, policy=policy(template, context))
+
+
+def navigation(pages: Sequence[Page]) -> dict[str, list[tuple[str, str]]]:
+    """File and title of the pages of each group, in their order."""
+    listed = {
+        group: [(p.file, p.title) for p in pages if p.group == group and not p.part_of]
+        for group in GROUPS
+    }
+    return {group: found for group, found in listed.items() if found}
 
 
 def policy(template: Template, context: dict[str, Any]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from manyseeds.benchmarks.chapters.contents import Store
-from manyseeds.benchmarks.chapters.language_models import TRANSCRIPTS, Method
-from manyseeds.benchmarks.chapters.tables import plain
+from manyseeds.benchmarks.store.methods import Method
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import differences
-from manyseeds.benchmarks.store.stored import left_out, read
+from manyseeds.benchmarks.store.stored import left_out
+from manyseeds.benchmarks.store.whole import Store
 from manyseeds.errors import printable
 from manyseeds.record import exists
 
@@ -27,10 +26,8 @@ def of(store: Store) -> list[dict[str, Any]]:
 
 def name_of(method: Method) -> str:
     """`GRPO`, or with the settings that are not the script's own: `GRPO, epochs 4 (not 1)`."""
-    name = printable(display(method.algo))
-    plain_settings = method.plain_settings or method.settings
-    changed = plain(differences(method.settings, plain_settings))
-    return f"{name}, {changed}" if changed else name
+    changed = differences(method.settings, method.plain_settings or method.settings)
+    return printable(", ".join(filter(None, (display(method.algo), changed))))
 
 
 def seed_json(method: Method, index: int) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def seed_json(method: Method, index: int) -> dict[str, Any]:
     path = method.parts[index] / "transcripts.json"
     if method.headline == "pass@1" and exists(path):
         with left_out(path):
-            for x in read(path, TRANSCRIPTS):
+            for x in method.transcripts(index):
                 said = {"text": x["completion"], "right": x["right"]}
                 steps.setdefault(x["samples"], {})[x["prompt"]] = said
     prompts = list(dict.fromkeys(prompt for step in steps.values() for prompt in step))

@@ -27,6 +27,7 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
+from manyseeds.digest import boundary
 from manyseeds.evaluate import (
     CURVE_EPISODES,
     FINAL_EPISODES,
@@ -37,6 +38,7 @@ from manyseeds.evaluate import (
     share,
 )
 from manyseeds.kernels.guard import watch
+from manyseeds.predict import add_predict
 from manyseeds.progress import Progress
 from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, read_part
 from manyseeds.runs.base import (
@@ -46,7 +48,7 @@ from manyseeds.runs.base import (
     print_table,
     trained_on,
 )
-from manyseeds.runs.resumable import ResumableRun
+from manyseeds.runs.resumable import ResumableRun, Ts
 from manyseeds.untrusted import reading
 from manyseeds.worth import counted, failure_score, measured_scores, worth_of, worths_of
 from manyseeds.writing import parquet_bytes
@@ -184,6 +186,12 @@ class Run(ResumableRun):
 
     def storable(self) -> bool:
         return bool(self.env.native)  # others have objects of their own
+
+    @boundary
+    def restore(self, objects: Sequence[Any], *variables: *Ts) -> tuple[*Ts]:
+        """As of every run; the policy, which stands first, gets its `predict`."""
+        add_predict(objects[0], self.config, self.labels)
+        return super().restore(objects, *variables)
 
     def subject(self) -> dict[str, Any]:
         return {**super().subject(), "time_limit": self.env.spec.time_limit}

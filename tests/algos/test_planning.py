@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,16 @@ def test_walls_are_grey(tmp_path: Path) -> None:
         shares.append((pixels == grey).all(-1).mean())
     assert 0.5 / 64 < shares[0] < 1 / 64  # one cell of 64, less its sign and what is around
     assert shares[1] < 1e-3
+
+
+def test_a_still_picture_has_some_steps_of_a_long_plan(tmp_path: Path) -> None:
+    _, plan = solved("value", "Gridworld-v0")
+    sweep, env = plan.sweeps[-1], plan.env
+    board = plots.Board("", np.array(sweep.values), np.array(sweep.actions), env.ends.numpy())
+    pictures = [board._replace(title=f"step {k}") for k in range(1, 15)]
+    plots.boards(pictures, env.layout, tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert re.findall(r">step (\d+)<", text) == ["1", "2", "3", "5", "8", "14"]
 
 
 def test_boards_are_the_same_bytes_for_the_same_plan(tmp_path: Path) -> None:

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from manyseeds.benchmarks.chapters import ablations
-from manyseeds.benchmarks.chapters.ablations import BY_NAME, CLAIMS, Claim
+from manyseeds.benchmarks.chapters.ablations import BY_NAME, HYPOTHESES, Hypothesis
+from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, walk
+from manyseeds.benchmarks.chapters.differences import claim_word
 from manyseeds.benchmarks.experiments import catalog, suite
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, SUITES
 from manyseeds.benchmarks.store.results import Result, load_result
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import identity
+from tests.benchmarks.conftest import tables_of
 from tests.benchmarks.test_report import plant
 
-CLIPPING, LAMBDA, *_, WEIGHTS = CLAIMS
+CLIPPING, LAMBDA, *_, WEIGHTS = HYPOTHESES
 
 
 def scores(mean: float, spread: float = 3.0, seeds: int = 30) -> dict[int, float]:
@@ -27,19 +30,26 @@ def scores(mean: float, spread: float = 3.0, seeds: int = 30) -> dict[int, float
 
 
 def make_runs(
-    results: Path, claim: Claim, finals: Mapping[tuple[str, str, Any], dict[int, float]]
+    results: Path, about: Hypothesis, finals: Mapping[tuple[str, str, Any], dict[int, float]]
 ) -> list[Result]:
     """A store with runs of a claim, by environment, line and value; AUC follows final scores."""
     for (env, line, value), of_seeds in finals.items():
-        cell = claim.ablation.cell(env, line, value)
+        cell = about.ablation.cell(env, line, value)
         middle = float(np.mean(list(of_seeds.values())))
         plant(results, cell.algo, of_seeds, env=env, middle=middle, **cell.settings)
     return [load_result(run) for run in open_runs(results)]
 
 
-@pytest.fixture(autouse=True)
-def plots_folder(tmp_path: Path) -> None:
-    (tmp_path / "plots").mkdir()
+def page_of(
+    results: Path, about: Hypothesis, finals: Mapping[tuple[str, str, Any], dict[int, float]]
+) -> list[Block]:
+    return list(ablations.page(make_runs(results, about, finals)))
+
+
+def answers(blocks: list[Block], ablation: str) -> dict[tuple[str, str], str]:
+    """Whether the claim is true, by environment and comparison."""
+    rows = tables_of(blocks)[f"ablation-{ablation}-comparisons"]
+    return {(row[0], row[1]): row[-1] for row in rows}
 
 
 def test_bases_are_the_presets() -> None:
@@ -72,7 +82,7 @@ def test_every_cell_once_and_each_value_at_its_cell() -> None:
 
 
 @pytest.mark.slow
-def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
+def test_a_claim_is_judged_by_its_comparisons(tmp_path: Path) -> None:
     finals = {}
     for x, (clipped, free) in {
         1e-3: (scores(480), scores(480, 3.01)),  # equivalent
@@ -83,16 +93,39 @@ def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
         finals["CartPole-v1", "clip range 0.2", x] = clipped
         finals["CartPole-v1", "no clipping", x] = free
     finals["CartPole-v1", "clip range 0.2", 1e-4] = scores(50)  # its counterpart is missing
-    page = ablations.page(make_runs(tmp_path, CLIPPING, finals), tmp_path)
-    assert f"**{CLIPPING.text}**: 4 comparisons by final score. " in page
-    assert "*True* in 1 of 4: CartPole-v1 (learning rate 0.003). " in page
-    assert "*False* in 2 of 4: CartPole-v1 (learning rate 0.001, learning rate 0.01). " in page
-    assert "*Undecided* in 1 of 4: CartPole-v1 (learning rate 0.0003).\n" in page
-    assert page.count("## ") == 1
-    assert "| CartPole-v1 | clip range 0.2 | 0.001 (preset) | 30 |" in page
-    assert "no clipping | 0.0001" not in page
-    svg = (tmp_path / "plots" / "ablation-clipping.svg").read_text()
-    assert svg.count("axes_") == 2
+    blocks = page_of(tmp_path, CLIPPING, finals)
+    assert answers(blocks, "clipping") == {
+        ("CartPole-v1", "learning rate 0.0003"): "undecided",
+        ("CartPole-v1", "learning rate 0.001"): "false",
+        ("CartPole-v1", "learning rate 0.003"): "true",
+        ("CartPole-v1", "learning rate 0.01"): "false",
+    }
+    (claim,) = (block for block in blocks if isinstance(block, Claim))
+    assert (claim.verdict, claim.number) == (
+        "in part",
+        "true in 1 of 4 comparisons by final score",
+    )
+    assert claim.figure
+    ((_, drawn),) = claim.figure.data["panels"].items()
+    assert [row.word for row in drawn] == ["undecided", "equivalent", "better", "worse"]
+    rows = [row[1:3] for row in tables_of(blocks)["ablation-clipping"]]
+    assert ["clip range 0.2", "0.001 (preset)"] in rows
+    assert ["no clipping", "0.0001"] not in rows
+    scores_drawn = [x for x in walk(blocks) if isinstance(x, Figure) and x is not claim.figure]
+    assert [len(figure.data["panels"]) for figure in scores_drawn] == [2]
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (("true", "true"), "holds"),
+        (("true", "undecided", "false"), "in part"),
+        (("undecided", "false"), "does not hold"),
+        (("undecided",), "not shown"),
+    ],
+)
+def test_the_verdict_on_a_claim(found: tuple[str, ...], word: str) -> None:
+    assert claim_word(found) == word
 
 
 def test_learning_speed_decides_where_it_was_said_to(tmp_path: Path) -> None:
@@ -104,11 +137,11 @@ def test_learning_speed_decides_where_it_was_said_to(tmp_path: Path) -> None:
         result.auc[:] = -100 + np.linspace(-3, 3, 30)
         if result.config["gae_lambda"] == 0.0:
             result.auc[:] -= 200
-    page = ablations.page(loaded, tmp_path)
-    assert (
-        "2 comparisons by learning speed (AUC). *True* in 1 of 2: Acrobot-v1 (0.94 against 0). "
-        "*False* in 1 of 2: Acrobot-v1 (0.94 against 1)." in page
-    )
+    found = answers(list(ablations.page(loaded)), "lambda")
+    assert found == {
+        ("Acrobot-v1", "0.94 against 0"): "true",
+        ("Acrobot-v1", "0.94 against 1"): "false",
+    }
 
 
 def test_too_few_seeds_decide_nothing_and_half_a_pair_is_not_shown(tmp_path: Path) -> None:
@@ -116,22 +149,22 @@ def test_too_few_seeds_decide_nothing_and_half_a_pair_is_not_shown(tmp_path: Pat
         ("CartPole-v1", "raw weights", weight): scores(mean, seeds=5)
         for weight, mean in (("total_return", 100), ("return_to_go", 400))
     }
-    page = ablations.page(make_runs(tmp_path / "a", WEIGHTS, few), tmp_path)
-    assert "*Undecided* in 1 of 1: CartPole-v1 (return_to_go against total_return, raw" in page
+    blocks = page_of(tmp_path / "a", WEIGHTS, few)
+    pair = "CartPole-v1", "return_to_go against total_return, raw weights"
+    assert answers(blocks, "weights") == {pair: "undecided"}
     alone = {("CartPole-v1", "raw weights", "q"): scores(100)}
-    page = ablations.page(make_runs(tmp_path / "b", WEIGHTS, alone), tmp_path)
-    assert page == ""
+    assert not page_of(tmp_path / "b", WEIGHTS, alone)
     plant(tmp_path / "c", "ppo", scores(480), gamma=0.5)  # of no ablation
-    assert ablations.page([load_result(run) for run in open_runs(tmp_path / "c")], tmp_path) == ""
+    assert not list(ablations.page([load_result(run) for run in open_runs(tmp_path / "c")]))
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.ablation.name)
-def test_every_comparison_has_its_cells(claim: Claim) -> None:
+@pytest.mark.parametrize("about", HYPOTHESES, ids=lambda about: about.ablation.name)
+def test_every_comparison_has_its_cells(about: Hypothesis) -> None:
     cells = {cell.folder().path for cell in suite.SUITES["ablations"]}
     for env in ABLATION_ENVS:
-        pairs = claim.pairs(claim.ablation, env)
+        pairs = about.pairs(about.ablation, env)
         assert len({pair.name for pair in pairs}) == len(pairs) > 0
         for pair in pairs:
             for line, value in (pair.better, pair.worse):
-                assert claim.ablation.cell(env, line, value).folder().path in cells
+                assert about.ablation.cell(env, line, value).folder().path in cells
             assert pair.better != pair.worse

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyseeds import plots, stats
+from manyseeds import stats
 from manyseeds.benchmarks.chapters import aggregate
-from manyseeds.benchmarks.chapters.contents import open_store
+from manyseeds.benchmarks.chapters.blocks import Figure, Table, cells_of
+from manyseeds.benchmarks.store.whole import read_store
 from tests.benchmarks.test_report import around, plant
 
 
@@ -71,11 +72,12 @@ def test_page(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(500.0))
     plant(tmp_path, "a2c", around(261.05))  # half of the way from 22.1 to 500
     plant(tmp_path, "ppo", around(-150.0), env="Pendulum-v1")
-    found = open_store(tmp_path, with_missing=False).found
-    with plots.kept() as figures:
-        page = aggregate.page(found, tmp_path)
-    assert "| A2C | 0.500 (n = 10) | missing |" in page
-    assert "| CartPole-v1 | A2C | 1 x 10 | 0.500 [" in page
-    assert "| PPO |  | 1.00 [1.00, 1.00] |" in page
-    assert [*figures] == ["profiles.svg"]
-    assert aggregate.page([pair for pair in found if pair.algo == "ppo"], tmp_path) == ""
+    found = read_store(tmp_path).found
+    blocks = list(aggregate.page(found))
+    rows = {x.name: cells_of(x) for x in blocks if isinstance(x, Table)}
+    assert ["A2C", "0.500 (n = 10)", "missing"] in rows["aggregate-cells"]
+    assert rows["aggregate"][1][:3] == ["CartPole-v1", "A2C", "1 x 10"]
+    assert rows["aggregate"][1][3].startswith("0.500 [")
+    assert ["PPO", "", "1.00 [1.00, 1.00]"] in rows["improvement"]
+    assert [x.name for x in blocks if isinstance(x, Figure)] == ["profiles"]
+    assert not list(aggregate.page([pair for pair in found if pair.algo == "ppo"]))

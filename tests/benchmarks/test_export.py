@@ -137,6 +137,7 @@ def test_the_card_says_what_a_policy_sees_and_does(
     planted = plant(tmp_path, "ppo", {0: 1.0, 1: 1.0}, env=env, **settings)
     know(planted.path, threshold=None, digits=None)
     card = export.card(find_and_open(str(planted.path)), [0, 1], tmp_path)
+    assert "policy.predict(obs, seed=0)" in card
     assert f"# PPO on {title}\n" in card.replace("\\", "")
     assert f"name: {title}\n" in card
     assert text in card

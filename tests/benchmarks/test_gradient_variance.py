@@ -14,11 +14,11 @@ import torch
 
 from manyseeds.algos import grpo, reinforce
 from manyseeds.benchmarks.chapters import gradient_variance as chapter
+from manyseeds.benchmarks.chapters.blocks import Outcome, text_of
 from manyseeds.benchmarks.measurements import gradient_variance
 from manyseeds.benchmarks.measurements.gradient_variance import Moments
 from manyseeds.seeds import SeedStreams
-from tests.benchmarks.conftest import Output, Patch
-from tests.benchmarks.test_tabular_report import MEASURED, cells
+from tests.benchmarks.conftest import MEASURED, Output, Patch, tables_of
 
 SEEDS = [0, 1]
 CONFIG = reinforce.Config(
@@ -133,15 +133,14 @@ def test_measured_and_shown(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(gradient_variance, "FIT_ROUNDS", 2)
     words = "--seeds 2 --episodes 4 --estimates 3 --total-timesteps 400 --results"
     gradient_variance.main([*words.split(), str(tmp_path)])
-    (tmp_path / "plots").mkdir()
     stored = json.loads((tmp_path / "gradient_variance.json").read_text())
     weights = {m["weight"] for m in stored["measurements"]}
     assert len(weights) == 5 + len(gradient_variance.LAMBDAS) + 3
     assert len(stored["measurements"]) == len(gradient_variance.STAGES) * len(weights) * 2
     early, *_, late = (p["return"] for p in stored["policies"] if p["seed"] == 0)
     assert early != late  # another policy
-    page = chapter.page(tmp_path)
-    assert len(cells(page, "untrained")) == len(weights)
+    rows = tables_of(chapter.page(tmp_path))["gradient-variance"]
+    assert len([row for row in rows if row[0] == "untrained"]) == len(weights)
 
 
 # ---- The section ----------------------------------------------------------------------------
@@ -169,14 +168,8 @@ def stored_of(figures: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
     }
 
 
-def page_of(figures: dict[str, tuple[float, float, float]], folder: Path) -> str:
-    (folder / "plots").mkdir(exist_ok=True)
-    (folder / "gradient_variance.json").write_text(json.dumps(stored_of(figures)))
-    return chapter.page(folder)
-
-
-def test_factors_and_cosines(tmp_path: Path) -> None:
-    page = page_of(
+def test_factors_and_cosines() -> None:
+    stored = stored_of(
         {
             "total_return": (800.0, -1.0, 9.0),  # its own signal is not looked at
             "return_to_go": (100.0, 7.0, 4.0),
@@ -184,27 +177,36 @@ def test_factors_and_cosines(tmp_path: Path) -> None:
             "gae 0.9": (50.0, 16.0, 4.0),
             "grpo": (8000.0, 16.0, 8.0),
             "q": (10.0, -1.0, 2.0),
-        },
-        tmp_path,
+        }
     )
-    rows = {row[1]: row for row in cells(page, "half")}
+    blocks = chapter.comparison(stored)
+    tables = tables_of(blocks)
+    rows = {row[1]: row for row in tables["gradient-variance"]}
     assert rows["R(tau)"][5] == ""
     assert rows["return-to-go"][5].startswith("8 [8, 8]")
     assert rows["return-to-go minus V"][5:] == ["16 [16, 16]", "1, by definition"]
     assert rows["GAE, lambda 0.9"][5:] == ["64 [64, 64]", "0.50 [0.50, 0.50]"]
     assert rows["GRPO, return-to-go"][5:] == ["0.4 [0.4, 0.4]", "1.00 [1.00, 1.00]"]
     assert rows["Q"][4:] == ["no signal in 2 of 2"] * 3
-    assert "with return-to-go (8 to 8 times), return-to-go minus V (16 to 16 times)" in page
-    for outcome in ("is higher", "is not the same or not known", "the mean points elsewhere"):
-        assert outcome in page
-    assert "Mean returns of the policies: half 20.0 (V explains 50%)." in page
-    assert (tmp_path / "plots" / "gradient-variance.svg").exists()
+    elsewhere = "points elsewhere at some stage"
+    assert tables["gradient-variance-weights"] == [
+        ["return-to-go", chapter.LOWER, "8 to 8", ""],
+        ["return-to-go minus V", chapter.LOWER, "16 to 16", ""],
+        ["GAE, lambda 0.9", chapter.LOWER, "64 to 64", elsewhere],
+        ["GRPO, return-to-go", chapter.HIGHER, "0.4 to 0.4", ""],
+        ["Q", chapter.UNKNOWN, "", ""],
+    ]
+    assert isinstance(blocks[0], Outcome)
+    sentence = text_of(blocks[0].text)
+    assert "With 3 of 5 weights" in sentence
+    assert "not with GRPO, Q. The mean points elsewhere at some stage with GAE." in sentence
+    assert tables["gradient-variance-policies"] == [["half", "20.0", "50%", "unknown"]]
 
 
 def test_without_all_measurements_no_section(tmp_path: Path, capsys: Output) -> None:
-    assert chapter.page(tmp_path) == ""
+    assert not chapter.page(tmp_path)
     stored = stored_of({"total_return": (8.0, 1.0, 1.0), "baseline": (4.0, 1.0, 1.0)})
     stored["measurements"].pop()
     (tmp_path / "gradient_variance.json").write_text(json.dumps(stored))
-    assert chapter.page(tmp_path) == ""
+    assert not chapter.page(tmp_path)
     assert "half: baseline lacks a seed" in capsys.readouterr().out

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from manyseeds import plots
 from manyseeds.algos import monte_carlo, policy_iteration, value_iteration
 from manyseeds.benchmarks import compare, watch
 from manyseeds.benchmarks.chapters import (
-    contents,
+    environments,
     estimators,
     evidence,
     front_page,
@@ -31,26 +32,31 @@ from manyseeds.benchmarks.chapters import (
     interchange,
     language_models,
     policy_gradients,
-    tables,
+    speed,
 )
-from manyseeds.benchmarks.chapters.contents import Store
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Cell,
+    Lines,
+    Link,
+    Sides,
+    Strong,
+    Table,
+    cells_of,
+)
 from manyseeds.benchmarks.chapters.environment_pages import page_name
-from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.chapters.markdown import Writer, code, latex_table, write_files
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.store.results import (
-    Result,
-    code,
-    escape,
-    link,
-    load_result,
-    print_table,
-)
+from manyseeds.benchmarks.store.results import Result, load_result
 from manyseeds.benchmarks.store.stored import file_name, open_run
+from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.web import grpo
+from manyseeds.benchmarks.web.html import Writer as HtmlWriter
 from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
+from manyseeds.progress import print_table
 from manyseeds.record import read_json, seal
 from manyseeds.runs import planning, prediction, stale
 from manyseeds.writing import csv_bytes, parquet_bytes, write_bytes, write_json
@@ -199,14 +205,7 @@ def test_what_is_no_code_is_left_out(tmp_path: Path, monkeypatch: Patch, capsys:
 
 
 def test_text_of_a_store_is_text() -> None:
-    shown = escape(NASTY)
-    assert "\n" not in shown
-    assert "\x1b" not in shown
-    assert shown.encode()
-    for mark in ("<script", "](", "`c", "![", " | "):
-        assert mark not in shown.replace("\\" + mark[0], "")
-    assert escape("q_learning, lr 0.001") == "q_learning, lr 0.001"
-    assert escape("a|b\\|c") == "a\\|b\\\\\\|c"
+    """In every format: test_blocks.py."""
     assert code("python x --y 'z'") == "`python x --y 'z'`"
     assert code("a ``b`") == "``` a ``b` ```"
     assert code("a|<b>") == "<code>a\\|\\<b\\></code>"
@@ -230,25 +229,17 @@ def test_file_names_stay_in_their_folder() -> None:
 
 
 def test_tables_for_programs_and_for_papers_hold_text() -> None:
-    cell = f"{link(NASTY, Path('a b'))}<br>**{escape('a_b|c')}** {code('x`y')}"
-    assert tables.plain(cell) == f"{printable(NASTY)}; a_b|c x`y"
-    rows = [(Sides("[1](x) 50% & more", "{b}_^~\\\\"), "**undecided**<br>+0.1"), ("=1+1", "-2.0")]
-    text = tables.expanded(rows)
-    assert text == [
-        ["1 50% & more", "undecided; +0.1"],
-        ["{b}_^~\\", ""],
-        ["=1+1", "-2.0"],
+    rows: list[tuple[Cell, ...]] = [
+        (Sides(Link("1", url="x"), "{b}_^~\\"), Lines(Strong("undecided"), "+0.1 50% & more")),
+        ("=1+1", "-2.0"),
     ]
-    assert csv_bytes(pd.DataFrame(text, columns=["a", "b"])).decode().splitlines()[1:] == [
-        "1 50% & more,undecided; +0.1",
-        "{b}_^~\\,",
-        "'=1+1,-2.0",
-    ]
-    latex = tables.latex_text(("a", "n"), [*text, ["[x]", "-"]]).splitlines()
+    text = cells_of(Table("", ("a", "b"), rows))
+    assert text == [["1", "undecided; +0.1 50% & more"], ["{b}_^~\\", ""], ["=1+1", "-2.0"]]
+    latex = latex_table(("a", "n"), [*text, ["[x]", "-"]]).splitlines()
     assert latex[1] == r"\begin{tabular}{lr}"
     assert [line for line in latex if line.endswith(r"\\")] == [
         r"a & n \\",
-        r"1 50\% \& more & undecided; +0.1 \\",
+        r"1 & undecided; +0.1 50\% \& more \\",
         r"\{b\}\_\textasciicircum{}\textasciitilde{}\textbackslash{} &  \\",
         r"=1+1 & -2.0 \\",
         r"{[}x] & - \\",
@@ -286,13 +277,6 @@ def test_no_csv_has_a_formula() -> None:
         if re.search(r"\.to_csv\(|csv\.writer\(", path.read_text())
     ]
     assert sorted(makes_csv) == ["merge.py", "writing.py"]  # the former compares them alone
-
-
-def test_every_table_of_the_report_has_its_files() -> None:
-    """`markdown_table` alone writes none: who calls it, but for the tables of measurements?"""
-    chapters = ROOT / "benchmarks/chapters"
-    callers = {x.name for x in chapters.glob("*.py") if "markdown_table(" in x.read_text()}
-    assert callers == {"tables.py", "speed.py"}
 
 
 def test_terminal_shows_no_markup_and_no_control(capsys: Output) -> None:
@@ -548,57 +532,57 @@ def draw_once(monkeypatch: Patch) -> None:
     drawn: set[str] = set()
 
     def once(name: str, draw: Callable[..., None]) -> Callable[..., None]:
-        def draw_new(panels: Any, path: Path, *args: Any, **settings: Any) -> None:
-            data = repr((name, panels, args, settings))
-            assert "..." not in data  # nothing is abbreviated
-            if data not in drawn:
-                draw(panels, path, *args, **settings)
-                drawn.add(data)
+        @wraps(draw)
+        def draw_new(path: Path, **data: Any) -> None:
+            text = repr((name, data))
+            assert "..." not in text  # nothing is abbreviated
+            if text not in drawn:
+                draw(path=path, **data)
+                drawn.add(text)
 
         return draw_new
 
-    for name in ("lines", "scores_by_value"):
+    for name in ("lines", "scores_by_value", "forest"):
         monkeypatch.setattr(plots, name, once(name, getattr(plots, name)))
 
 
-def speed_and_front(store: Store, run: Result) -> str:
-    return contents.speed_page(store) + front_page.page([], store.results, "", [])
+def speed_and_front(store: Store, run: Result) -> list[Block]:
+    return [*speed.page(store.results), *front_page.page([], store.results, "", [])]
 
 
-def details(algo: str) -> Callable[[Store, Result], str]:
-    def section(store: Store, run: Result) -> str:
+def details(algo: str) -> Callable[[Store, Result], Iterable[Block]]:
+    def section(store: Store, run: Result) -> Iterable[Block]:
         runs = {(algo, run.spec.id): {"rejax": run}}
         return interchange.details_section(algo, runs, store.results)
 
     return section
 
 
-def grpo_pages(store: Store, run: Result) -> str:
+def grpo_pages(store: Store) -> str:
     page = "".join(html(each, [each]) for each in grpo.pages(store.results))
     assert NASTY not in page
     return re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)  # the site's own
 
 
 # What shows each file of measurements, alone.
-MEASURED: dict[str, Callable[[Store, Result], str]] = {
+MEASURED: dict[str, Callable[[Store, Result], Iterable[Block]]] = {
     "throughput.json": speed_and_front,
     "critic_cost.json": lambda s, run: policy_gradients.critic_section([run], s.results),
     "llm_critic_cost.json": lambda s, run: language_models.critic_section([], s.results),
     "trl_speed.json": lambda s, run: language_models.trl_section([], s.results),
-    "tables/check.json": lambda s, run: contents.check_page(s),
+    "tables/check.json": lambda s, run: environments.page(s.results),
     "error_rates.json": lambda s, run: evidence.page([], [], s.results),
     "gradient_variance.json": lambda s, run: gradient_variance.page(s.results),
     "library_details_dqn.json": details("dqn"),
     "library_details_ppo.json": details("ppo"),
-    "rows_speed.json": lambda s, run: contents.speed_page(s),
+    "rows_speed.json": lambda s, run: speed.page(s.results),
     "llm_oracle.json": lambda s, run: estimators.page(s.results),
-    "grpo_group.json": grpo_pages,
 }
-SLOW = ("throughput.json",)
+SLOW, GRPO = ("throughput.json",), "grpo_group.json"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in MEASURED]
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in (*MEASURED, GRPO)]
 )
 def test_broken_measurements(name: str, tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     content = read_json(ROOT / "results" / name)
@@ -618,7 +602,13 @@ def test_broken_measurements(name: str, tmp_path: Path, capsys: Output, monkeypa
         (tmp_path / folder).mkdir()
     for i, mutant in enumerate(mutants(content, limit)):
         (tmp_path / name).write_bytes(encoded(mutant))
-        page = MEASURED[name](store, run)
+        if name == GRPO:
+            page = grpo_pages(store)
+        else:
+            blocks = list(MEASURED[name](store, run))
+            write_files(blocks, tmp_path)
+            page = Writer(tmp_path, tmp_path).blocks(blocks)
+            assert "<script" not in HtmlWriter({}).blocks(blocks), i
         assert "<script" not in markup(page), i
         page.encode()
     assert "left out: " in capsys.readouterr().out

@@ -23,6 +23,7 @@ from manyseeds.benchmarks.baselines.rejax_baseline import (
     ppo_arguments,
 )
 from manyseeds.benchmarks.chapters import interchange
+from manyseeds.benchmarks.chapters.blocks import Claim, Table, cells_of, text_of, walk
 from manyseeds.benchmarks.experiments import jax_peer, suite
 from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.benchmarks.measurements import library_details
@@ -34,7 +35,8 @@ from manyseeds.digest import ROOT
 from manyseeds.record import read_json
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
-from tests.benchmarks.conftest import Output, Patch, Refusal
+from manyseeds.stats import Estimate, Parity
+from tests.benchmarks.conftest import Output, Patch, Refusal, tables_of
 
 
 def random_layers(sizes: tuple[int, ...], rng: np.random.Generator) -> dict[str, dict]:
@@ -149,16 +151,17 @@ def test_the_chapter_judges_every_pair(tmp_path: Path, monkeypatch: Patch) -> No
         run.open([ppo.train])
         run.finish(ppo.train(config, run))
     loaded = [load_result(run) for run in open_runs(tmp_path)]
-    text = interchange.page(loaded, tmp_path)
-    assert "0 of 2 verdicts" in text  # the same scores, judged for the one pair with enough seeds
-    rows = [line for line in text.splitlines() if line.startswith("| CartPole-v1 | PPO |")]
-    assert len(rows) == 3 + 3
-    (judged,) = (line for line in rows if "| manyseeds | rejax |" in line)
-    assert judged.count("+0.000") >= 2
-    for line in rows:
-        if "| SB3 | rejax |" in line or "| manyseeds | SB3 |" in line:
-            assert line.count("needs 10 seeds per side") == 2
-    assert interchange.page([r for r in loaded if r.algo != "rejax-ppo"], tmp_path) == ""
+    blocks = list(interchange.page(loaded, tmp_path))
+    (claim,) = (block for block in blocks if isinstance(block, Claim))
+    assert "0 of 2 verdicts" in text_of(claim.number)  # the same scores of the one judged pair
+    assert claim.verdict == "not shown"
+    tables = tables_of(blocks)
+    assert len(tables["interchange-scores"]) == 3
+    pairs = {(row[2], row[3]): row[4:] for row in tables["interchange-verdicts"]}
+    assert all("+0.000" in text for text in pairs["manyseeds", "rejax"])
+    for pair in (("SB3", "rejax"), ("manyseeds", "SB3")):
+        assert all("needs 10 seeds per side" in text for text in pairs[pair])
+    assert not list(interchange.page([r for r in loaded if r.algo != "rejax-ppo"], tmp_path))
     (pair,) = comparison.pairs(loaded)
     assert [r.algo for r in (*pair.headline, *pair.others)] == ["ppo", "sb3-ppo"]
 
@@ -363,24 +366,44 @@ def test_details_are_measured_and_judged(
     (trained,) = open_runs(tmp_path)
     result = load_result(trained)
     np.testing.assert_allclose(by_detail["none"]["auc"], result.auc)
-    found = {("ppo", "CartPole-v1"): {"rejax": result}}
-    text = interchange.details_section("ppo", found, tmp_path)
-    (line,) = (x for x in text.splitlines() if x.startswith("| CartPole-v1 | none |"))
-    assert "+0.000" in line
-    assert text.count("| CartPole-v1 |") == len(by_detail) - 2  # those of SBX alone
-    assert "against rejax" in text
-    assert "against SBX" not in text
-    assert interchange.details_section("ppo", {}, tmp_path) == ""
+    runs = {"CartPole-v1": {"rejax": result}}
+    blocks = interchange.details_section("ppo", runs, tmp_path)
+    (table,) = (x for x in walk(blocks) if isinstance(x, Table) and x.name.endswith("-ppo"))
+    assert table.columns[-1] == "against rejax"
+    assert "against SBX" not in table.columns
+    rows = cells_of(table)
+    assert rows[0][:2] == ["CartPole-v1", "none"]
+    assert "+0.000" in rows[0][-1]
+    assert len(rows) == len(by_detail) - 2  # those of SBX alone
+    assert not interchange.details_section("ppo", {}, tmp_path)
 
     # Ours of the suite has to be the training without details.
-    found["ppo", "CartPole-v1"]["manyseeds"] = result
-    assert interchange.details_section("ppo", found, tmp_path) == text
+    runs["CartPole-v1"]["manyseeds"] = result
+    assert interchange.details_section("ppo", runs, tmp_path) == blocks
     path = tmp_path / "library_details_ppo.json"
     lacking = [m for m in stored["measurements"] if m["detail"] != "none"]
     for measurements, error in ((lacking, "without details"), (swapped(stored), "other areas")):
         path.write_text(json.dumps({**stored, "measurements": measurements}))
-        assert interchange.details_section("ppo", found, tmp_path) == ""
+        assert not interchange.details_section("ppo", runs, tmp_path)
         assert error in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "word"),
+    [
+        ([["better", "equivalent"], ["worse"]], "holds"),
+        ([["better"], ["undecided"]], "in part"),
+        ([["undecided"], ["equivalent"]], "not shown"),
+        ([["saturated"], ["equivalent"]], "does not hold"),
+        ([["better"] + ["undecided"] * 60], "not shown"),  # one of so many, by chance
+    ],
+)
+def test_the_claim_is_judged_by_environment(verdicts: list[list[Any]], word: str) -> None:
+    judged = {
+        ("ppo", str(i)): [Parity(x, Estimate(0.0, 0.0, 0.0, 30), 0.001) for x in words]
+        for i, words in enumerate(verdicts)
+    }
+    assert interchange.claim_of(judged, None, ()).verdict == word
 
 
 def swapped(stored: dict) -> list[dict]:

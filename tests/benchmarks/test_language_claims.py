@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,19 @@ import pytest
 
 from manyseeds.benchmarks.chapters import language_claims as chapter
 from manyseeds.benchmarks.chapters import language_models
-from manyseeds.benchmarks.chapters.language_models import Method
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Figure,
+    Heading,
+    Item,
+    Items,
+    Table,
+    Text,
+    cells_of,
+    text_of,
+    walk,
+)
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     CLIP_HIGHER,
@@ -27,6 +39,7 @@ from manyseeds.benchmarks.experiments.suite import (
     WITHOUT_KL,
 )
 from manyseeds.benchmarks.store import results as chapter_results
+from manyseeds.benchmarks.store.methods import Method
 from manyseeds.benchmarks.store.stored import open_run
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, read_json, seal
@@ -75,123 +88,161 @@ def method(
     return found
 
 
-def rlhf_text(
+def cards(blocks: Iterable[Block]) -> list[Claim]:
+    return [x for x in blocks if isinstance(x, Claim)]
+
+
+def verdicts(blocks: Iterable[Block]) -> list[str]:
+    """`holds: +0.200 [+0.195, +0.205], ...`, of each claim."""
+    return [f"{x.verdict}: {text_of(x.number)}" for x in cards(blocks)]
+
+
+def rows(blocks: Iterable[Block], name: str = "") -> list[list[str]]:
+    """The rows of the tables of a name; without one, of those of what was compared."""
+    found = [x for x in walk(blocks) if isinstance(x, Table) and x.name == name]
+    return [row for table in found for row in cells_of(table)]
+
+
+def rlhf(
     folder: Path,
     end: Callable[[Mapping[str, Any]], float],
     kl: Callable[[Mapping[str, Any]], float] = lambda _: 0.5,
-) -> str:
+) -> list[Block]:
     """The section of runs whose pass@1 goes from 0.5 to where their settings say."""
     runs = [
         method(
-            folder / "runs", algo, "addition", x,
+            folder, algo, "addition", x,
             {"pass@1": (0.5, end(x)), "kl": (0.0, kl(x))}, {"reward": (1.0, 3.0)},
         )
         for algo, x in RLHF
     ]  # fmt: skip
-    return chapter.rlhf_section(runs, folder)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for name in ("plots", "tables", "runs"):
-        (tmp_path / name).mkdir()
-    return tmp_path
+    return [*chapter.rlhf_section(runs, folder)]
 
 
 MANY = {"pass@16": (0.9, 0.98), "cons@16": (0.5, 0.9), "format": (0.2, 0.95)}
 
 
-def test_r1_zero_rises_where_the_base_has_a_signal(folder: Path) -> None:
+def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     weak, *strong = [
         method(
-            folder / "runs", algo, "addition", settings,
+            tmp_path, algo, "addition", settings,
             {"pass@1": (0.0, 0.0) if settings["model"] == "tiny-base" else (0.1, 0.8),
              "length": (10.0, 20.0), **MANY},
             {"accuracy": (0.0, 0.1) if settings["model"] == "tiny-base" else (0.1, 1.5)},
         )
         for algo, settings in R1_ZERO
     ]  # fmt: skip
-    text = chapter.zero_section([weak, *strong], folder)
-    assert text.startswith("**The base tiny-base has a pass@16 of 0.902. GRPO from tiny-base takes")
-    assert text.count("has a pass@16 of") == 2
-    assert "GRPO from tiny-base-800 takes pass@1 from 0.102 to 0.802 [" in text
-    # 0.1 + 1.4 x > 0.7 from x = 0.43 on, and 12,800 samples are half of the training.
-    assert "5 of 5 seeds of GRPO from tiny-base-800 exceed 0.7 within 12,800 samples." in text
-    assert "GRPO from tiny-base takes pass@1 from 0.002 to 0.002 [" in text
-    assert "0 of 5 seeds of GRPO from tiny-base exceed 0.7" in text
-    assert text.count("| tiny-base-800 |") == 3
-    assert (folder / "plots/language-zero.svg").exists()
-    assert chapter.zero_section([], folder) == ""
+    blocks = [*chapter.zero_section([weak, *strong], tmp_path)]
+    none, *some = verdicts(blocks)
+    least = "pass@1 after minus before: GRPO from tiny-base; 3 of 4 comparisons agree"
+    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], {least}")
+    # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
+    assert some[0].startswith("in part: -0.648 [")
+    assert ["best accuracy minus 0.7", "GRPO from tiny-base-800"] in [x[:2] for x in rows(blocks)]
+    table = rows(blocks, "language-zero")
+    assert [row[0] for row in table] == ["tiny-base", *["tiny-base-800"] * 3]
+    assert [row[-1] for row in table] == ["0 of 5", *["5 of 5"] * 3]
+    assert table[1][3].startswith("0.102")
+    assert table[1][4].startswith("0.802 [")
+    assert table[1][5] == "0.902"
+    assert verdicts(chapter.zero_section(strong, tmp_path))[1].startswith("holds: +0.10")
+    assert [*chapter.zero_section([], tmp_path)] == []
 
 
-def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
-    text = rlhf_text(folder, lambda x: 0.1 if x.get("rules") is False else 0.8)
-    # The metric of the last fifth of the training: from 2.6 to 3.0 in ten steps.
-    assert text.count(" takes the learned reward from 1.04 to 2.82. Pass@1 is lower after ") == 5
-    for run in ("RLHF-PPO (learned, beta 0.05)", "GRPO (learned, refreshed in 4 iterations)"):
-        assert f"Pass@1 is lower after {run} than before it (-0.400 [" in text
-    assert "| RLHF-PPO | learned and rules | 5 |" in text
-    assert "turns" not in text  # it is lower whatever the weight of the KL
-    assert "Renewing the reward model and the reference is not shown to delay the loss. A" in text
+def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
+    blocks = rlhf(tmp_path, lambda x: 0.1 if x.get("rules") is False else 0.8)
+    misled, turn, renewed = cards(blocks)
+    assert misled.verdict == "holds"
+    assert text_of(misled.number).startswith("-0.400 [")
+    (compared,) = [x for x in misled.details if isinstance(x, Table) and not x.name]
+    found = cells_of(compared)
+    # The metric of the last fifth of the training is from 2.6 to 3.0 in ten steps: 2.82, and the
+    # first step's is 1.04.
+    assert [row[3].split(" ")[0] for row in found] == ["-0.400"] * 5 + ["+1.78"] * 5
+    assert {row[4] for row in found[:5]} == {"lower"}
+    assert "GRPO (learned, refreshed in 4 iterations)" in [row[1] for row in found]
+    table = rows(blocks, "language-overoptimisation")
+    assert table[3][:3] == ["RLHF-PPO", "learned and rules", "5"]
+    assert table[0][3:5] == ["1.04", "2.82 [2.82, 2.82]"]
+    assert (turn.verdict, turn.number) == ("not shown", "")  # lower whatever the weight of the KL
+    assert renewed.verdict == "not shown"
 
 
-@pytest.mark.parametrize(("end", "said"), [(0.3, "delays"), (0.0, "does not delay")])
-def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float, said: str) -> None:
-    text = rlhf_text(folder, lambda x: end if x.get("iterations", 1) > 1 else 0.1)
+def test_a_reward_that_does_not_rise_decides_nothing(tmp_path: Path) -> None:
+    runs = [
+        method(tmp_path, "grpo", "addition", x, {"pass@1": (0.5, 0.1), "kl": (0, 1)},
+               {"reward": (1.0, 1.0)})
+        for algo, x in RLHF if algo == "grpo"
+    ]  # fmt: skip
+    assert verdicts(chapter.rlhf_section(runs, tmp_path))[0] == "not shown: "
+
+
+@pytest.mark.parametrize(("end", "said"), [(0.3, "holds"), (0.0, "does not hold")])
+def test_a_refreshed_reward_model_that_delays_the_loss(
+    tmp_path: Path, end: float, said: str
+) -> None:
+    blocks = rlhf(tmp_path, lambda x: end if x.get("iterations", 1) > 1 else 0.1)
     # Half of the difference at the end, as both go in lines.
-    mean = f"{(end - 0.1) / 2:+.3f} ["
-    assert f"Renewing the reward model and the reference {said} the loss. Averaged over" in text
-    assert f" than without it ({mean}" in text
+    assert verdicts(blocks)[-1].startswith(f"{said}: {(end - 0.1) / 2:+.3f} [")
 
 
-def test_the_axis_is_the_square_root_of_the_kl(folder: Path) -> None:
+def test_the_axis_is_the_square_root_of_the_kl(tmp_path: Path) -> None:
     measures = {"pass@1": (0.5, 0.1), "kl": (-0.102, 0.248)}  # 0.002 more on average over seeds
-    x = chapter.distance(method(folder / "runs", "grpo", "addition", {}, measures))
+    x = chapter.distance(method(tmp_path, "grpo", "addition", {}, measures))
     assert (x[0], x[-1]) == (0, pytest.approx(0.5))
     # pass@1 goes in a line from 0.502 to 0.102.
-    text = rlhf_text(folder, lambda _: 0.1, lambda _: 0.248)
-    assert text.count("| 0.502 | 0.102 [") == text.count("] | 0.302 | 0.250 |") == len(RLHF)
+    table = rows(rlhf(tmp_path, lambda _: 0.1, lambda _: 0.248), "language-overoptimisation")
+    assert {(row[5], row[6][:7], *row[7:]) for row in table} == {
+        ("0.502", "0.102 [", "0.302", "0.250")
+    }
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.2, "worse -0.200 ["), (0.6, "better +0.200 [")])
 def test_a_verdict_on_trl_is_of_ours(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, end: float, word: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: float, word: str
 ) -> None:
     monkeypatch.setattr(chapter_results, "LOOKS", (SEEDS,))
     ours, theirs = (
-        method(folder / "runs", "grpo", "addition", {}, {"pass@1": (0.3, x)}) for x in (end, 0.4)
+        method(tmp_path, "grpo", "addition", {}, {"pass@1": (0.3, x)}) for x in (end, 0.4)
     )
     theirs.algo = "trl-grpo"
-    text = language_models.trl_section([ours, theirs], folder)
-    assert f"| {word}" in text
-    worse = "GRPO" if end < 0.4 else "no method"
-    assert f"**The verdict is worse than TRL for {worse}. The interval excludes" in text
+    blocks = [*language_models.trl_section([ours, theirs], tmp_path)]
+    assert rows(blocks, "language-trl")[0][-1].startswith(word)
+    (said,) = [x for x in blocks if isinstance(x, Items)]
+    assert said.items[0] == f"Worse than TRL: {'GRPO' if end < 0.4 else 'no method'}"
 
 
-def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
+def test_accuracy_that_turns_is_said_to(tmp_path: Path) -> None:
     end = lambda x: 0.6 if x.get("kl_coef") == 0.5 else 0.3  # noqa: E731
-    text = rlhf_text(folder, end, lambda x: 0.1 / x.get("kl_coef", 0.1))
+    said = verdicts(rlhf(tmp_path, end, lambda x: 0.1 / x.get("kl_coef", 0.1)))
+    assert said[0].startswith("in part: +0.100 [")
     # Seeds differ by a thousandth, 0.002 on average.
-    assert "pass@1 turns from a gain to a loss between a KL of 0.202 and 0.502 nats" in text
+    assert said[1].startswith(
+        "holds: pass@1 turns from a gain to a loss between a KL of 0.202 and 0.502 n"
+    )
+    end = lambda x: 0.6 if x.get("kl_coef") == 0.05 else 0.3  # noqa: E731
+    said = verdicts(rlhf(tmp_path, end, lambda x: 0.1 / x.get("kl_coef", 0.1)))
+    assert said[1] == "does not hold: "
 
 
-def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
+def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     runs = [
         method(
-            folder / "runs", "dapo", "countdown", settings,
+            tmp_path, "dapo", "countdown", settings,
             {"pass@1": (0.2, 0.6), "pass@16": (0.7, 0.6),
              "entropy": (0.5, 0.3 if settings["clip_range_high"] > 0.4 else 0.1)},
             {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01)},
         )
         for settings in CLIP_HIGHER
     ]  # fmt: skip
-    text = chapter.clip_section(runs, folder)
-    same = "not shown to be higher or lower"
-    assert f"Entropy with an upper clip of 0.28 is {same} than with 0.2 (+0.000 [" in text
-    assert "Entropy with an upper clip of 0.5 is higher than with 0.2 (+0.200 [" in text
-    assert f"Pass@16 with an upper clip of 0.5 is {same}" in text
-    assert "| 0.2 | 5 | 3.20% | 1.20% |" in text
-    assert chapter.clip_section(runs[:1], folder) == ""
+    blocks = [*chapter.clip_section(runs, tmp_path)]
+    assert [text.split(":")[0] for text in verdicts(blocks)] == ["in part", "not shown"]
+    found = {tuple(row[:2]): (row[3][:6], row[4]) for row in rows(blocks)}
+    assert found["entropy", "an upper clip of 0.28 minus 0.2"] == ("+0.000", "undecided")
+    assert found["entropy", "an upper clip of 0.5 minus 0.2"] == ("+0.200", "higher")
+    assert found["pass@16", "an upper clip of 0.5 minus 0.2"] == ("+0.000", "undecided")
+    assert rows(blocks, "language-clip-higher")[0][:4] == ["0.2", "5", "3.20%", "1.20%"]
+    assert [*chapter.clip_section(runs[:1], tmp_path)] == []
 
 
 def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
@@ -209,7 +260,7 @@ def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.curve("length")[1], [[9.0, np.nan, np.nan]])
 
 
-def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
+def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     common = {"pass@1": (0.3, 0.6), "truncated": (0.1, 0.2), "length_right": (30.0, 25.0)}
     cases = [
         ("grpo", {}, 40.0, 20.0),
@@ -220,71 +271,84 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     runs = []
     for algo, x, wrong, length in cases:
         measures, metrics = {**common, "length_wrong": (30.0, wrong)}, {"length": (30.0, length)}
-        runs.append(method(folder / "runs", algo, "rambling", x, measures, metrics))
-    text = chapter.length_section(runs, folder)
-    assert "is higher after GRPO than after Dr. GRPO (+12.0 [" in text
-    assert "is lower after GRPO without a KL than after Dr. GRPO (-2.0 [" in text
-    assert "is higher after GRPO than after GRPO without a KL (+14.0 [" in text
-    assert "| GRPO | without a KL | 5 |" in text
-    # 30 - 10 x, where x is 0.06 on average, and 0.002 for the seeds.
-    assert re.search(r"\| Dr. GRPO .*\| 29.40 \|$", text, re.MULTILINE)
-    assert "| DAPO | token-level loss | 5 |" in text
-    assert text.count("\n| DAPO |") == 4
-    assert "+15.0 [" in text
-    said = "the length of completions with {} alone is {} than with"
+        runs.append(method(tmp_path, algo, "rambling", x, measures, metrics))
+    blocks = [*chapter.length_section(runs, tmp_path)]
+    bias, score, shorter = verdicts(blocks)
+    # GRPO without a KL against Dr. GRPO, which has none, decides, and no other pair.
+    assert bias.startswith("does not hold: -2.0 [")
+    assert score.startswith("not shown: +0.000 [")
     # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
-    assert f"{said.format('soft punishment', 'lower')} none of the three (-0.30 [" in text
-    same = "not shown to be higher or lower"
-    assert f"{said.format('overlong filtering', same)} none of the three (+0.00 [" in text
-    assert f"Pass@1 after training with soft punishment alone is {same} than with none of" in text
-    assert "with none of the three alone" not in text
+    assert shorter.startswith("holds: -0.30 [")
+    found = {row[1]: (row[3].split(" ")[0], row[4]) for row in rows(blocks) if row[0] != "pass@1"}
+    assert found["GRPO minus Dr. GRPO"] == ("+12.0", "higher")
+    assert found["GRPO without a KL minus Dr. GRPO"] == ("-2.0", "lower")
+    assert found["GRPO minus GRPO without a KL"] == ("+14.0", "higher")
+    assert found["soft punishment alone minus none of the three"] == ("-0.30", "lower")
+    assert found["overlong filtering alone minus none of the three"] == ("+0.00", "undecided")
+    assert len(found) == 6
+    table = rows(blocks, "language-free-length")
+    assert [row[:2] for row in table][:3] == [
+        ["GRPO", ""],
+        ["GRPO", "without a KL"],
+        ["Dr. GRPO", ""],
+    ]
+    # 30 - 10 x, where x is 0.06 on average, and 0.002 for the seeds.
+    assert table[2][-1] == "29.40"
+    assert table[0][8].startswith("+15.0 [")
+    assert [row[0] for row in table].count("DAPO") == 4
     runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
-    assert "after GRPO than after Dr. GRPO" not in chapter.length_section(runs, folder)
+    blocks = [*chapter.length_section(runs, tmp_path)]
+    assert "GRPO minus Dr. GRPO" not in [row[1] for row in rows(blocks)]
+    assert verdicts(blocks)[0] == "not shown: "
 
 
-def test_self_correction_that_was_there_before(folder: Path) -> None:
+def test_self_correction_that_was_there_before(tmp_path: Path) -> None:
     waits = {"wait": (0.4, 0.5), "wait_if_wrong": (0.9, 0.95), "wait_if_right": (0.05, 0.02),
              "right_after_wait": (0.6, 0.9)}  # fmt: skip
-    run = method(folder / "runs", "grpo", "checking", {}, {"pass@1": (0.3, 0.8), **waits})
-    text = chapter.correction_section([run], folder)
-    assert text.startswith("**The model writes `wait` before any RL, as its demonstrations do. P(")
-    said = "P(wait given wrong column) is higher after RL than before it, when it was 0.902 (+0.050"
-    assert said in text
-    assert "P(wait given right column) is lower after RL" in text
-    assert "| P(wait \\| wrong column) | 0.902 |" in text
+    run = method(tmp_path, "grpo", "checking", {}, {"pass@1": (0.3, 0.8), **waits})
+    blocks = [*chapter.correction_section([run], tmp_path)]
+    more, before = verdicts(blocks)
+    assert more.startswith("holds: +0.050 [+0.050, +0.050], P(wait | wrong column)")
+    assert before.startswith("holds: 0.402 [")
+    found = {row[0]: (row[3][:6], row[4]) for row in rows(blocks)}
+    assert found["P(wait | right column)"] == ("-0.030", "lower")
+    assert rows(blocks, "language-correction")[1][:2] == ["P(wait | wrong column)", "0.902"]
     for summary in run.summaries:  # a model that never corrects itself
         for when in ("initial", "final"):
             summary[when] = {"pass@1": summary[when]["pass@1"], "wait": 0.0}
-    text = chapter.correction_section([run], folder)
-    assert text.startswith("**P(wait) is not shown to be higher or lower after RL than before it, ")
-    assert "writes `wait` before any RL" not in text
+    more, before = verdicts(chapter.correction_section([run], tmp_path))
+    assert more.startswith("not shown: +0.000 [")
+    assert before == "not shown: 0.000, P(wait) before RL"
 
 
-def test_ppo_with_grpo_s_settings_is_paired_by_seeds(folder: Path) -> None:
+def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
     """A score that depends on the seed alone makes no difference between two runs of others."""
     runs = [
-        method(folder / "runs", algo, "addition", x, {"pass@1": (0.5, end), "kl": (0.0, 0.2)})
+        method(tmp_path, algo, "addition", x, {"pass@1": (0.5, end), "kl": (0.0, 0.2)})
         for algo, x, end in (("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", {}, 0.95), ("grpo", {}, 0.9))
     ]
-    text = chapter.equal_section(runs, folder)
-    assert "pass@1 of PPO is lower than that of GRPO (-0.100 [" in text
-    assert text.count("\n| RLHF-PPO |") == 2
-    assert chapter.equal_section(runs[:2], folder) == ""
+
+    def said() -> str:
+        return verdicts(chapter.equal_section(runs, tmp_path))[0]
+
+    assert said().startswith("holds: -0.100 [")
+    table = rows(chapter.equal_section(runs, tmp_path), "language-equal")
+    assert [row[0] for row in table] == ["RLHF-PPO", "RLHF-PPO", "GRPO"]
+    assert [*chapter.equal_section(runs[:2], tmp_path)] == []
     for k, summary in enumerate(runs[0].summaries):
         summary["final"]["pass@1"] = 0.9 + 0.001 * (k + 1)
         summary["initial"]["pass@1"] = 0.5 + 0.001 * (k + 1)
         runs[0].configs[k] = {"seeds": [k + 1]}
-    text = chapter.equal_section(runs, folder)
-    assert "is not shown to be higher or lower than that of GRPO (+0.000 [" in text
-    assert "4 seeds)" in text
+    assert said().startswith("not shown: +0.000 [")
+    assert rows(chapter.equal_section(runs, tmp_path))[0][2] == "4"
     for summary in runs[0].summaries[:3]:  # began with a model that another processor made
         summary["initial"]["pass@1"] += 1 / 4096
-    assert chapter.equal_section(runs, folder).startswith("PPO's own preset")
+    assert said() == "not shown: "
     runs[0].configs = [{"seeds": [k + 100]} for k in range(SEEDS)]
-    assert chapter.equal_section(runs, folder).startswith("PPO's own preset")
+    assert said() == "not shown: "
 
 
-def pipeline(folder: Path, gain: float) -> str:
+def pipeline(folder: Path, gain: float) -> list[Block]:
     rows = [
         {"seed": seed, "stage": stage, "samples": 100, "pass@1": x + 0.001 * seed, "pass@16": x,
          "cons@16": x, "format": 1.0, "length": 20.0}
@@ -297,21 +361,20 @@ def pipeline(folder: Path, gain: float) -> str:
     settings = {"task": "addition", "rl_samples": 1, "prompts": 64, "sft_samples": 1}
     content = {**origin, "settings": settings, "rows": rows}
     (folder / "llm_pipeline.json").write_text(json.dumps(content))
-    return chapter.pipeline_section([], folder)
+    return [*chapter.pipeline_section([], folder)]
 
 
-def test_the_stages_of_r1(folder: Path) -> None:
-    text = pipeline(folder, 0.2)
-    assert "Pass@1 is higher after RL again than after RL twice as long (+0.200 [" in text
-    assert "Pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
-    outcome = text.split("** ")[0]
-    assert ";" not in outcome
-    assert max(map(len, outcome.split(". "))) < 120  # a claim, a verdict and a number each
-    assert "| RL again | 3 | 100 | 0.801 [" in text
-    assert "is not shown to be higher or lower after RL again" in pipeline(folder, 0.0)
+def test_the_stages_of_r1(tmp_path: Path) -> None:
+    blocks = pipeline(tmp_path, 0.2)
+    again, distilled = verdicts(blocks)
+    assert again.startswith("holds: +0.200 [")
+    assert distilled.startswith("holds: +0.400 [")
+    assert rows(blocks, "language-pipeline")[1][:3] == ["RL again", "3", "100"]
+    assert verdicts(pipeline(tmp_path, 0.0))[0].startswith("not shown: +0.000 [")
+    assert verdicts(pipeline(tmp_path, -0.1))[0].startswith("does not hold: -0.100 [")
 
 
-def test_every_experiment_of_the_suite_is_shown_on_the_page(folder: Path) -> None:
+def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> None:
     """And none of them is a plain run."""
     measures = {name: (0.2, 0.4) for name in ("pass@1", "pass@16", "cons@16", "kl", "format")}
     measures |= {name: (20.0, 30.0) for name in ("length", "length_right", "length_wrong")}
@@ -319,16 +382,23 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(folder: Path) -> Non
     metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
     metrics["length"] = (30.0, 20.0)
     runs = [
-        method(folder / "runs", algo, task, settings, measures, metrics)
+        method(tmp_path, algo, task, settings, measures, metrics)
         for algo, task, _, settings in EXPERIMENTS
     ]
-    runs += [
-        method(folder / "runs", algo, "addition", {}, measures) for algo in ("grpo", "rlhf_ppo")
-    ]
+    runs += [method(tmp_path, algo, "addition", {}, measures) for algo in ("grpo", "rlhf_ppo")]
     assert all(m.of_experiment for m in runs[: len(EXPERIMENTS)])
     assert not any(m.of_experiment or not m.plain for m in runs[len(EXPERIMENTS) :])
-    page = chapter.page(runs, folder)
-    titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    page = [*chapter.page(runs, tmp_path)]
+    titles = [x.text for x in page if isinstance(x, Heading)]
     others = ("The stages of DeepSeek-R1", "Self-correction")
     assert titles == [title for title in chapter.SECTIONS if title not in others]
-    assert chapter.page([], folder) == ""
+    figures = [x.name for x in walk(page) if isinstance(x, Figure)]
+    assert len(figures) == len({*figures}) > 5
+    assert not any(re.search(r"\d", text_of(x)) for x in page[1:] if isinstance(x, Text))
+    assert [*chapter.page([], tmp_path)] == []
+
+    listed = chapter.summary(page).items
+    assert len(listed) == len(cards(page))
+    one = next(x for x in cards(page) if x.number)
+    said = f"{text_of(one.claim)} {one.verdict.capitalize()}: {text_of(one.number)}"
+    assert said in [text_of(x) for x in listed if not isinstance(x, Item)]

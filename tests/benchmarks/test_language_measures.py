@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from manyseeds.benchmarks.chapters import language_measures as chapter
-from tests.benchmarks.test_language_claims import method
+from manyseeds.benchmarks.chapters.blocks import Figure, walk
+from tests.benchmarks.test_language_claims import method, rows, verdicts
 
 
 def run(folder: Path, *, dynamic: bool, final: float, steps: int, many: float = 0.5) -> Any:
@@ -23,29 +24,28 @@ def run(folder: Path, *, dynamic: bool, final: float, steps: int, many: float = 
 
 
 def test_ahead_over_steps_and_behind_over_samples(tmp_path: Path) -> None:
-    (tmp_path / "plots").mkdir()
     dynamic = run(tmp_path, dynamic=True, final=0.8, steps=40)
     plain = run(tmp_path, dynamic=False, final=0.9, steps=100)
-    text = chapter.steps_section([plain, dynamic], tmp_path)
+    blocks = [*chapter.steps_section([plain, dynamic])]
+    assert verdicts(blocks)[0].startswith("in part: -0.100 [")
     # After 40 of 100 steps the plain run is at 0.2 + 0.4 * 0.7.
-    said = "**After 40 steps of DAPO on addition, pass@1 with dynamic sampling is higher than with"
-    assert text.startswith(f"{said}out it (+0.320 [")
-    assert "After 100 generated samples it is lower (-0.100 [" in text
-    assert (tmp_path / "plots/language-steps.svg").exists()
-    assert chapter.steps_section([plain], tmp_path) == ""
+    over = {row[1]: row[3][:6] for row in rows(blocks)}
+    assert over == {"after 40 steps": "+0.320", "after 100 generated samples": "-0.100"}
+    assert [x.name for x in walk(blocks) if isinstance(x, Figure)] == ["language-steps"]
+    assert [*chapter.steps_section([plain])] == []
     plain.settings["epochs"] = 2  # runs that differ by more are no pair
-    assert chapter.steps_section([plain, dynamic], tmp_path) == ""
+    assert [*chapter.steps_section([plain, dynamic])] == []
 
 
-@pytest.mark.parametrize(("many", "said"), [(0.5, True), (0.7, False)])
-def test_pass_at_16_that_falls_is_said(tmp_path: Path, many: float, said: bool) -> None:
-    (tmp_path / "tables").mkdir()
+@pytest.mark.parametrize(("many", "said"), [(0.5, "holds: -0.098 ["), (0.7, "does not hold: +0.1")])
+def test_pass_at_16_that_falls_is_said(tmp_path: Path, many: float, said: str) -> None:
     made = run(tmp_path, dynamic=True, final=0.8, steps=10, many=many)
-    text = chapter.many_samples_section([made], tmp_path)
-    sentence = "**With DAPO on addition pass@16 falls from 0.602 to 0.504 while pass@1 rises.** "
-    assert text.startswith(sentence) == said
-    assert "| addition | DAPO | 5 |" in text
+    blocks = [*chapter.many_samples_section([made])]
+    assert verdicts(blocks)[0].startswith(said)
+    assert rows(blocks, "language-many-samples")[0][:3] == ["addition", "DAPO", "5"]
+    for summary in made.summaries:  # where pass@1 does not rise, nothing is said of pass@16
+        summary["final"]["pass@1"] = 0.1
+    assert verdicts(chapter.many_samples_section([made])) == []
     for summary in made.summaries:  # without 16 samples there is no table
         del summary["final"]["pass@16"]
-    assert chapter.many_samples_section([made], tmp_path) == ""
-    assert chapter.length_section([made], tmp_path) == ""
+    assert [*chapter.many_samples_section([made])] == [*chapter.length_section([made])] == []

@@ -18,8 +18,10 @@ import torch
 from manyseeds import stats
 from manyseeds.benchmarks import report
 from manyseeds.benchmarks.chapters import language_models
+from manyseeds.benchmarks.chapters.blocks import Items
 from manyseeds.benchmarks.measurements import llm_critic_cost
 from manyseeds.benchmarks.store import results as chapter_results
+from manyseeds.benchmarks.store.methods import ORDER, methods
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, from_preset
@@ -29,6 +31,7 @@ from manyseeds.runs import language
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import LanguageRun
 from tests.benchmarks.test_hostile_store import language_run
+from tests.benchmarks.test_language_claims import rows
 from tests.benchmarks.test_report import check_links, generated
 from tests.random_models import make_model
 
@@ -130,7 +133,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "Reward model", str(SEEDS))
     assert judged[3].startswith(f"{accuracy:.3f} [")
-    assert page.count("- hyperparameters: ") == 4
+    assert page.count("Hyperparameters: ") == 4
     assert page.count("commit ") >= 4
 
     frame = pd.read_csv(results / "tables" / "language.csv")
@@ -140,7 +143,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert set(final["samples"]) == {32}
 
 
-@pytest.mark.parametrize("algo", [*language_models.ORDER, "trl-grpo"])
+@pytest.mark.parametrize("algo", [*ORDER, "trl-grpo"])
 def test_store_of_one_method_alone(
     algo: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,32 +170,35 @@ def test_what_the_verdicts_on_trl_say_together() -> None:
         ("SFT", verdict("undecided", -0.08, 0.08)),
         ("GRPO", verdict("worse", -0.049, -0.01)),
     ]
-    worse, close = "**The verdict is worse than TRL for ", "more than 0.05 for "
     twice = [("GRPO", verdict("undecided", -0.02, 0.02)), ("GRPO", verdict("worse", -0.2, -0.1))]
-    for judged, *parts in (
+    worse, close = "Worse than TRL: ", "A score lower than TRL's by more than 0.05 is excluded: "
+    others, missing = "It is not excluded: ", "No verdict: "
+    for judged, *lines in (
+        (found, f"{worse}GRPO", f"{close}DPO, GRPO", f"{others}SFT"),
+        (found[:1], f"{worse}no method", f"{close}DPO"),
+        (found[1:2], f"{worse}no method", f"{close}no method", f"{others}SFT"),
+        (twice, f"{worse}GRPO", f"{close}GRPO", f"{others}GRPO"),
+        ([("GRPO", None), found[0]], f"{worse}no method", f"{close}DPO", f"{missing}GRPO"),
         (
-            found,
-            f"{worse}GRPO. The interval",
-            f"{close}DPO, GRPO. It does not exclude this for SFT.**",
+            [("GRPO", verdict("saturated", 0.0, 0.0))],
+            f"{worse}no method",
+            f"{close}no method",
+            f"{others}GRPO",
         ),
-        (found[:1], f"{worse}no method. The interval", f"{close}DPO.**"),
-        (found[1:2], f"{close}no method.**"),
-        (twice, f"{close}GRPO. It does not exclude this for GRPO.**"),
-        ([*found[:2], ("DPO", None)], "for SFT. There is no verdict for DPO.**"),
-        ([("GRPO", verdict("saturated", 0.0, 0.0))], f"{close}no method.**"),
     ):
-        assert all(part in language_models.trl_sentence(judged) for part in parts)
-    assert language_models.trl_sentence([("DPO", None)]) == language_models.trl_sentence([]) == ""
+        items, _ = language_models.trl_outcome(judged)
+        assert isinstance(items, Items)
+        assert items.items == lines
+    assert [*language_models.trl_outcome([("DPO", None)])] == []
 
 
 def test_too_few_seeds_have_no_verdict_and_one_no_interval(results: Path) -> None:
     """Nor has a comparison of other initial models a verdict."""
 
     def verdict() -> str:
-        section = language_models.trl_section(found, results)
-        return cells(section, "addition", "GRPO", "", "pass@1")[0][7]
+        return rows(language_models.trl_section(found, results), "language-trl")[0][7]
 
-    found = language_models.methods(open_runs(results))
+    found = methods(open_runs(results))
     (theirs,) = [m for m in found if m.algo == "trl-grpo"]
     assert verdict() == "none (needs 10 seeds per side)"
     theirs.summaries[0]["initial"]["entropy"] += 1e-9
@@ -225,12 +231,12 @@ def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.Mon
     path = results / "llm_critic_cost.json"
     content = {"command": "python x", "equal": equal, "measurements": measurements, **origin}
     path.write_text(json.dumps(content))
-    found = language_models.methods(open_runs(results))
-    text = language_models.critic_section(found, results)
-    cases = [(display(case["algo"]), case["passes"]) for case in llm_critic_cost.CASES]
-    rows = [cells(text, *case)[0] for case in cases]
-    for row, m in zip(rows, measurements, strict=True):
+    blocks = language_models.critic_section(methods(open_runs(results)), results)
+    table = rows(blocks, "language-critic-cost")
+    cases = [[display(case["algo"]), case["passes"]] for case in llm_critic_cost.CASES]
+    assert [row[:2] for row in table] == cases
+    for row, m in zip(table, measurements, strict=True):
         assert row[2] == f"{m['parameters']:,.0f}"
         assert row[5] == f"{1e3 * median([m['learn_s'] / m['samples']]):.2f}"
-    assert rows[2][6]  # of the plain run in the store
-    assert not rows[1][6]
+    assert table[2][6]  # of the plain run in the store
+    assert not table[1][6]

@@ -13,14 +13,15 @@ import pytest
 from manyseeds import stats
 from manyseeds.algos import a2c, grpo, ppo, reinforce
 from manyseeds.benchmarks.chapters import policy_gradients
+from manyseeds.benchmarks.chapters.blocks import Claim, Figure, walk
+from manyseeds.benchmarks.chapters.differences import lies_above
 from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.measurements import critic_cost
 from manyseeds.benchmarks.store.results import load_result, parity, verdict_text
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
-from tests.benchmarks.conftest import Patch
-from tests.benchmarks.test_tabular_report import MEASURED, cells
+from tests.benchmarks.conftest import MEASURED, Patch, tables_of
 
 BUDGET = 1_500
 
@@ -47,7 +48,6 @@ def make_runs(tmp_path: Path, monkeypatch: Patch) -> Path:
         patch.chdir(tmp_path)
         patch.setattr(control, "POINTS", 2)
         train_all()
-    (tmp_path / "results/plots").mkdir()
     return tmp_path / "results"
 
 
@@ -65,9 +65,9 @@ def train_all() -> None:
 @pytest.mark.slow
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
     loaded = [load_result(folder) for folder in open_runs(results)]
-    weights = policy_gradients.weights_section(loaded, results)
-    for weight in ("total_return", "baseline"):
-        (row,) = cells(weights, weight)
+    weights = policy_gradients.weights_section(loaded)
+    for row in tables_of(weights)["reinforce-weights"]:
+        weight = row[0]
         (result,) = (r for r in loaded if r.config.get("weight") == weight)
         metrics = pd.read_parquet(result.run.parts[0] / "metrics.parquet")
         assert row[1:3] == ["yes", "5"]
@@ -76,21 +76,28 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
             noise = rows["grad_variance"].sum()
             ratios.append(((rows["grad_norm"] ** 2).sum() - noise) / noise)
         assert row[-1] == stats.estimate(ratios, "mean").text(2)
-    advantages = policy_gradients.advantages_section(loaded, results)
-    rows = {row[1]: row for row in cells(advantages, "CartPole-v1")}
+    advantages = policy_gradients.advantages_section(loaded)
+    found = tables_of(advantages)["grpo-advantages"]
+    rows = {row[1]: row for row in found if row[0] == "CartPole-v1"}
     assert list(rows) == ["return to go", "outcome, no std", "PPO, with a critic"]  # not gamma 0.5
     assert rows["PPO, with a critic"][-1] == ""
-    (signalless,) = cells(advantages, "MountainCar-v0")
+    (signalless,) = (row for row in found if row[0] == "MountainCar-v0")
     assert signalless[-1] == "100%"
-    assert (results / "plots" / "reinforce.svg").exists()
-    assert (results / "plots" / "advantages.svg").exists()
-    assert policy_gradients.critic_section(loaded, results) == ""
+    figures = [x.name for x in walk([*weights, *advantages]) if isinstance(x, Figure)]
+    assert figures == ["reinforce", "grpo-critic", "advantages"]
+    replaced, process = (x for x in advantages if isinstance(x, Claim))
+    assert (replaced.verdict, replaced.number) == (
+        "not shown",  # five seeds decide nothing
+        "true in 0 of 1 comparison by final score",
+    )
+    assert process.verdict == "not shown"
+    assert not policy_gradients.critic_section(loaded, results)
 
 
 def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     loaded = [load_result(folder) for folder in open_runs(results)]
-    section = policy_gradients.estimators_section(loaded, results)
-    rows = {row[1]: row for row in cells(section, "CartPole-v1")}
+    section = policy_gradients.estimators_section(loaded)
+    rows = {row[1]: row for row in tables_of(section)["a2c-advantages"]}
     # Not gamma 0.5, and nothing of what is not trained.
     assert list(rows) == ["GAE, lambda 0.95", "n-step, n = 1", "preset: GAE, lambda 1, 5 steps"]
     gae, one_step, preset = rows.values()
@@ -106,8 +113,10 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
         for column, measure in ((5, "final"), (7, "auc")):
             verdict = parity(getattr(result, measure), getattr(reference, measure), result.spec)
             assert row[column] == verdict_text(verdict, result.spec)
-    assert (results / "plots" / "a2c-advantages.svg").exists()
-    assert policy_gradients.estimators_section([], results) == ""
+    (claim,) = (x for x in section if isinstance(x, Claim))
+    assert claim.figure
+    assert [row.label for row in claim.figure.data["panels"]["CartPole-v1"]] == ["n-step, n = 1"]
+    assert not policy_gradients.estimators_section([])
 
 
 def test_cost_of_the_critic(results: Path, tmp_path: Path, monkeypatch: Patch) -> None:
@@ -127,8 +136,20 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path, monkeypatch: Patch) -
     (tmp_path / "critic_cost.json").write_text(json.dumps(stored))
     loaded = [load_result(folder) for folder in open_runs(results)]
     section = policy_gradients.critic_section(loaded, tmp_path)
-    ours, theirs = cells(section, "CartPole-v1")
+    ours, theirs = tables_of(section)["critic-cost"]
     assert (ours[1], theirs[1]) == ("PPO", "GRPO")
     assert ours[6].startswith("1.00")
     assert theirs[2] == f"{figures['grpo']['parameters']:,.0f}"
     assert theirs[7] != ""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "answer"),
+    [((2, 3), (0, 1), "true"), ((0, 1), (2, 3), "false"), ((0, 2), (1, 3), "undecided")],
+)
+def test_answers_from_intervals_and_ranges(
+    a: tuple[float, float], b: tuple[float, float], answer: str
+) -> None:
+    above = (stats.Estimate(sum(x) / 2, *x, n=10) for x in (a, b))
+    assert lies_above(*above) == answer
+    assert policy_gradients.is_less(b, a) == answer

@@ -20,20 +20,15 @@ from manyseeds.algos import (
 )
 from manyseeds.benchmarks import report
 from manyseeds.benchmarks.chapters import tabular
+from manyseeds.benchmarks.chapters.blocks import Block, Figure, Outcome, text_of, walk
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import parse
 from manyseeds.record import read_json, seal
 from manyseeds.runs import control, planning, prediction
+from manyseeds.stats import Estimate
 from manyseeds.writing import write_json
-from tests.benchmarks.conftest import Output, Patch
+from tests.benchmarks.conftest import Output, Patch, tables_of
 from tests.benchmarks.test_report import check_links, generated
-
-MEASURED = {  # what every file of measurements says of them
-    "command": "python benchmarks/something.py",
-    "machine": {"cpu": "a CPU"},
-    "code": {"commit": "abc", "digest": "0123", "origins": []},
-    "versions": {"torch": "2"},
-}
 
 
 def command(module: Any, main: Any, function: Any, *args: str) -> None:
@@ -55,14 +50,7 @@ def results(tmp_path: Path, monkeypatch: Patch) -> Path:
     for module, extra in ((q_learning, ()), (sarsa, ()), (sarsa, ("--expected",))):
         cliff = "--env", "CliffWalking-v1", "--seeds", "2", "--total-timesteps", "2000", *extra
         command(module, control.main, module.train, *cliff)
-    (tmp_path / "results/plots").mkdir()
     return tmp_path / "results"
-
-
-def cells(section: str, first: str) -> list[list[str]]:
-    """The rows of a table whose first cell begins with a word."""
-    lines = [line for line in section.splitlines() if line.startswith(f"| {first}")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def last_returns(results: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -85,35 +73,59 @@ def last_returns(results: Path) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
-    def section(write: Any, kind: str) -> str:
-        assert write([], results) == ""
-        runs = [run for run in open_runs(results) if run.kind == kind]
-        return str(write(runs, results))
+    def section(write: Any, kind: str) -> list[Block]:
+        assert not list(write([]))
+        return list(write([run for run in open_runs(results) if run.kind == kind]))
 
-    planning = section(tabular.planning_section, "planning")
-    for row, gamma in zip(cells(planning, "Gridworld"), (0.5, 0.9), strict=True):
+    planned = section(tabular.planning, "planning")
+    for row, gamma in zip(tables_of(planned)["planning"], (0.5, 0.9), strict=True):
         assert float(row[1]) == gamma
         assert float(row[6]) <= 1e-8
         assert float(row[7]) == pytest.approx(gamma**13, abs=1e-4)  # 14 steps to the goal
         assert float(row[8]) == 1.0
-    predicted = cells(section(tabular.prediction_section, "prediction"), "RandomWalk")
-    assert sorted(row[1] for row in predicted) == ["TD(0)", "every-visit MC", "first-visit MC"]
-    for row in predicted:
+    predicted = section(tabular.prediction, "prediction")
+    rows = tables_of(predicted)["prediction"]
+    assert sorted(row[1] for row in rows) == ["TD(0)", "every-visit MC", "first-visit MC"]
+    for row in rows:
         error, bias, std = float(row[5].split()[0]), float(row[6]), float(row[7])
         # The mean of roots is at most the root of the mean square, bias^2 + std^2.
         assert 0 < error <= np.hypot(bias, std) + 2e-3
-    cliff = section(tabular.cliff_section, "control")
+    smallest = min(rows, key=lambda row: float(row[5].split()[0]))
+    assert isinstance(predicted[0], Outcome)
+    assert f"smallest with {smallest[1]}, " in text_of(predicted[0].text)
+    cliff = section(tabular.cliff, "control")
     online, greedy = last_returns(results)
-    for name in ("Q-learning", "SARSA", "Expected SARSA"):
-        (row,) = (row for row in cells(cliff, name) if row[0] == name)
-        assert row[1] == "2"
-        assert float(row[2].split()[0]) == pytest.approx(online[name], abs=0.051)
-        assert float(row[3].split()[0]) == pytest.approx(greedy[name], abs=0.051)
-    for text in (planning, cliff):
-        assert "plots/" in text
-    drawn = {path.name for path in (results / "plots").iterdir()}
-    assert {"value_iteration.svg", "cliff.svg", "prediction-errors-RandomWalk-v0.svg"} <= drawn
-    assert "policy_iteration-Gridworld-v0.svg" in drawn
+    found = tables_of(cliff)["cliff"]
+    assert [row[0] for row in found] == ["Q-learning", "SARSA", "Expected SARSA"]
+    for name, n, late, final in found:
+        assert n == "2"
+        assert float(late.split()[0]) == pytest.approx(online[name], abs=0.051)
+        assert float(final.split()[0]) == pytest.approx(greedy[name], abs=0.051)
+    blocks = walk([*planned, *predicted, *cliff])
+    assert [block.name for block in blocks if isinstance(block, Figure)] == [
+        "value_iteration",
+        "policy_iteration-Gridworld-v0",
+        "value_iteration-Gridworld-v0",
+        "prediction-errors-RandomWalk-v0",
+        "prediction-bias-variance-RandomWalk-v0",
+        "cliff",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sarsa_online", "q_greedy", "word"),
+    [(-20.0, -13.0, "holds"), (-60.0, -13.0, "in part"), (-60.0, -20.0, "does not hold")],
+)
+def test_the_claim_of_the_cliff(sarsa_online: float, q_greedy: float, word: str) -> None:
+    def end(value: float) -> Estimate:
+        return Estimate(value, value - 1, value + 1, 30)
+
+    returns = {
+        "Q-learning": (end(-50.0), end(q_greedy)),
+        "SARSA": (end(sarsa_online), end(-17.0)),
+    }
+    figure = Figure("cliff", "", "lines", {})
+    assert tabular.cliff_claim(returns, figure, ()).verdict == word
 
 
 @pytest.mark.parametrize("module", [policy_iteration, value_iteration, monte_carlo, td_prediction])
@@ -141,17 +153,16 @@ def test_a_prediction_that_diverged_is_shown(
     for alpha in ("0.1", "1"):
         args = *words, "--learning-rate", alpha
         command(td_prediction, prediction.main, td_prediction.train, *args)
-    drawn = []
-    monkeypatch.setattr(tabular.plots, "lines", lambda panels, *_, **__: drawn.append(panels))
     capsys.readouterr()
-    section = tabular.prediction_section(open_runs(Path("results")), tmp_path)
+    blocks = list(tabular.prediction(open_runs(Path("results"))))
     assert "left out" not in capsys.readouterr().out
-    fine, diverged = cells(section, "RandomWalk")
+    fine, diverged = tables_of(blocks)["prediction"]
     assert [row[2] for row in (fine, diverged)] == ["0.1", "1"]
     assert "diverged" not in "".join(fine)
     assert re.fullmatch(r"infinite, [1-4] of 4 seeds diverged", diverged[5])
     assert diverged[6:] == ["", "", ""]
-    assert list(drawn[0]["TD(1)"]) == ["alpha 0.1"]
+    drawn = next(block for block in blocks if isinstance(block, Figure))
+    assert list(drawn.data["panels"]["TD(1)"]) == ["alpha 0.1"]
 
 
 def test_plan_of_a_single_sweep_is_left_out(
@@ -165,5 +176,6 @@ def test_plan_of_a_single_sweep_is_left_out(
     write_json(part / "sweeps.json", {**replay, "sweeps": replay["sweeps"][:1]})
     seal(part)
     capsys.readouterr()
-    report.main(["--results", "results", "--note", "a test"])
+    blocks = list(tabular.planning(open_runs(Path("results"))))
+    assert "boards" not in [block.kind for block in blocks if isinstance(block, Figure)]
     assert f"left out: {part.parent}" in capsys.readouterr().out

@@ -6,16 +6,18 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import evidence
+from manyseeds.benchmarks.chapters.blocks import Claim
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, decide
 from manyseeds.benchmarks.measurements import error_rates
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats
-from tests.benchmarks.conftest import Output
+from tests.benchmarks.conftest import Output, tables_of
 
 
 def scores(mean: float, sd: float, n: int, seed: int) -> Floats:
@@ -113,13 +115,46 @@ def test_verdicts_together() -> None:
     assert better
     assert same
     assert evidence.z_of(worse.parity) == -evidence.z_of(better.parity) < -3
-    text = evidence.together_text([worse, better, same], "final score")
-    counted = (
-        "- final score: 1 better, 1 worse, 1 saturated. Of the 2 that are not saturated, 2 are "
+    assert evidence.together_row([worse, better, same], "final score") == (
+        *("final score", "0", "1", "1", "1", "0", "2 of 2", "0.1", "+0.00, p=1.000"),
     )
-    assert text.startswith(f"{counted}better or worse. Without any true difference, at most 0.1")
-    assert "pooled z of the permutation tests is +0.00, p=1.000. A z above 0" in text
     pooled = 2**0.5 * evidence.z_of(worse.parity)
-    text = evidence.together_text([worse, worse], "final score")
-    assert f"is {pooled:+.2f}, p<0.001. A z above 0" in text
-    assert evidence.together_text([same], "x") == "- x: 1 saturated.\n"
+    assert evidence.together_row([worse, worse], "x")[-1] == f"{pooled:+.2f}, p<0.001"
+    assert evidence.together_row([same], "x")[-3:] == ("0 of 0", "-", "-")
+    assert evidence.difference_of(better, "x").low > 0
+    row = evidence.difference_of(same, "a, b")
+    assert (row.label, row.value, row.word, row.n) == ("a, b", 0, "saturated", 10)
+    assert np.isnan([row.low, row.high]).all()
+
+
+@pytest.mark.parametrize(
+    ("rates", "word", "number"),
+    [
+        ({"a": 0.02, "b": 0.01}, "holds", "2.0%, at most 2.9%, the highest of 2 distributions: a"),
+        ({"a": 0.02, "b": 0.045}, "not shown", "4.5%, at most 5.7%, "),  # 5% is in the interval
+        (
+            {"a": 0.02, "b": 0.07},
+            "in part",
+            "7.0%, at most 8.5%, the highest of 2 distributions: b",
+        ),
+        ({"a": 0.07, "b": 0.2}, "does not hold", "20.0%, at most 22.2%, "),
+        ({}, "not shown", ""),
+    ],
+)
+def test_claims_on_error_rates_follow_their_bounds(
+    rates: dict[str, float], word: str, number: str
+) -> None:
+    found = evidence.rate_verdict(rates, 1000)
+    assert found[0] == word
+    assert found[1].startswith(number)
+
+
+def test_claims_of_the_published_simulation() -> None:
+    """The verdicts stand on the page with the numbers of all tables."""
+    blocks = list(evidence.page([], [], ROOT / "results"))
+    claims = [block for block in blocks if isinstance(block, Claim)]
+    assert [claim.verdict for claim in claims] == ["holds", "in part"]
+    rows = tables_of(blocks)
+    for name in ("error-rates-alike", "error-rates-apart", "error-rates-coverage"):
+        published = pd.read_csv(ROOT / f"results/tables/{name}.csv", dtype=str, header=None)
+        assert rows[name] == published.to_numpy().tolist()[1:]

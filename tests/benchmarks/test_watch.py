@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import gymnasium as gym
@@ -23,6 +23,8 @@ from torch import Tensor
 from manyseeds import envs
 from manyseeds.algos import policy_iteration, ppo, q_learning
 from manyseeds.benchmarks import watch
+from manyseeds.benchmarks.chapters import environments
+from manyseeds.benchmarks.chapters.blocks import Code, Table, Text, cells_of
 from manyseeds.benchmarks.store import trained
 from manyseeds.benchmarks.web import film as films
 from manyseeds.checkpoint import to_bytes
@@ -265,23 +267,21 @@ class Hasty(envs.CartPole):
         return torch.lerp(physics, super().transition(physics, action, noise), 1.5)
 
 
-def checked(run: Path) -> tuple[dict[str, Any], str]:
-    """The only row of check.json, and check.md."""
+def checked(run: Path) -> dict[str, Any]:
+    """The only row of check.json."""
     tables = run.parents[4] / "tables"
     shown("--check", run, "--episodes", "40", "--out", tables)
     (row,) = read_json(tables / "check.json")["rows"]
-    return row, (tables / "check.md").read_text()
+    return cast(dict[str, Any], row)
 
 
 def test_right_environments_agree(cartpole: Path, lake: Path) -> None:
     """And each side has the returns of each policy."""
     rows = {}
     for part in (cartpole, lake):
-        row, page = checked(part)
-        rows[part] = row
+        row = rows[part] = checked(part)
         assert row["verdict"] == "agrees"
         assert row["difference"]["low"] <= 0 <= row["difference"]["high"]
-        assert "agrees |" in page
         assert len(row["native"]) == len(row["seeds"])
     for side in ("native", "gymnasium"):
         left, right, balanced = rows[cartpole][side]
@@ -293,9 +293,7 @@ def test_right_environments_agree(cartpole: Path, lake: Path) -> None:
 
 def test_wrong_environment_differs(cartpole: Path, monkeypatch: Patch) -> None:
     monkeypatch.setitem(envs.NATIVE, "CartPole-v1", Hasty)
-    row, page = checked(cartpole)
-    assert row["verdict"] == "differs"
-    assert "| differs |" in page
+    assert checked(cartpole)["verdict"] == "differs"
 
 
 def test_every_seed_has_start_states_and_luck_of_its_own(lake: Path) -> None:
@@ -341,9 +339,11 @@ def test_table_has_all_runs_and_says_where_it_comes_from(
     assert content["versions"]["gymnasium"] == gym.__version__
     assert content["code"]["origins"]
     assert [row["seeds"] for row in content["rows"]] == [[0, 1], [7, 9]]
-    page = (tmp_path / "tables/check.md").read_text()
-    assert f"| FrozenLake-v1 | Q-learning | {second.parent.name} | 2 | 0." in page
-    assert content["command"] in page
+    blocks = environments.comparison(content)
+    (table,) = (block for block in blocks if isinstance(block, Table))
+    row = ["FrozenLake-v1", "Q-learning", second.parent.name, "2"]
+    assert cells_of(table)[1][:4] == row
+    assert Code(content["command"]) in cast(Text, blocks[-1])
     capsys.readouterr()
     shown(second.parent, "--seed", "9", "--out", tmp_path / "x.gif")  # of another part
     assert "seed 9, " in capsys.readouterr().out

@@ -70,6 +70,9 @@ class C(Base):
     def third(self):
         return 3
 
+    def to_gymnasium(self):
+        return 11
+
 
 class RunConfig:
     rate: float = 0.1
@@ -182,6 +185,7 @@ EDITS: dict[str, list[tuple[str, str, bool]]] = {  # by origins; whether the dig
         ("PRESETS = {}", "PRESETS = {1: 2}", True),  # its values stand in a record
         ("rate: float = 0.1", "rate: float = 0.1\n    more: int = 1", True),  # likewise
         ("raise ValueError", "raise TypeError", True),  # a condition
+        ("return 11", "return 12", True),  # for `predict`, which no training calls
         ("LIMIT: ClassVar[int] = 7", "LIMIT: ClassVar[int] = 8", False),
         ("self.rate / 2", "self.rate / 3", False),
         ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well

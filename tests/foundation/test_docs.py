@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
 import re
 import subprocess
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from manyseeds.benchmarks.__main__ import commands as listed
+from manyseeds.benchmarks.baselines.sb3_baseline import BASELINES
 from manyseeds.digest import ROOT
 
 DOCS = ROOT / "docs"
@@ -62,3 +66,53 @@ def test_your_own_environment(tmp_path: Path) -> None:
     assert ".stale" in again
     assert score(first) != score(again)
     assert "random policy on corridor:Corridor-v0: " in measured
+
+
+def sections(page: str) -> dict[str, str]:
+    """What stands below the headings of a page."""
+    parts = re.split(r"^## (.*)\n", (DOCS / page).read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_commands() -> None:
+    """All of a group stand in its table."""
+    page = sections("commands.md")
+    for title, found in listed().items():
+        table = page[title.partition(":")[0]]
+        named = re.findall(r"^\| `python benchmarks/(\w+\.py)", table, re.MULTILINE)
+        assert sorted(named) == sorted(found)
+
+
+def test_the_cited_number_is_published() -> None:
+    quote = (DOCS / "citing-a-number.md").read_text().partition("> ")[2].partition("\n\n")[0]
+    score, interval, commit, command = re.findall(r"-[\d.]+(?=,)|\[.*?\]|commit \w+|`.*?`", quote)
+    page = (ROOT / "results" / "environments" / "Pendulum-v1.md").read_text()
+    assert f" {score} {interval}<br>" in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert f"{command}\n" in page
+    assert f", {commit}\n" in page
+
+
+@pytest.mark.parametrize("algo", BASELINES)
+def test_names(algo: str) -> None:
+    """A name of the tables is a field of our Config, and the argument of SB3 that follows it."""
+    own = sections("names.md")
+    baseline = BASELINES[algo]
+    config = baseline.config(loss="huber") if algo == "dqn" else baseline.config()
+    arguments = baseline.arguments(config)
+    followed = []
+    for title in ("Every algorithm", algo.upper()):
+        for here, there in re.findall(r"^\| (`.*?) \| (.*?) \|", own[title], re.MULTILINE):
+            first, *_ = fields = re.findall(r"`(\w+)`", here)
+            for field in fields:
+                assert hasattr(config, field), title
+            if not (name := re.fullmatch(r"`(\w+)`", there)):
+                continue
+            assert name[1] in inspect.signature(baseline.model).parameters, title
+            value = getattr(config, first)
+            if name[1] in arguments and not isinstance(value, str):
+                other = value / 2 or 0.5 if isinstance(value, float) else value * 2
+                other = not value if isinstance(value, bool) else other
+                changed = baseline.arguments(dataclasses.replace(config, **{first: other}))
+                assert changed[name[1]] != arguments[name[1]], name[1]
+                followed.append(name[1])
+    assert followed

@@ -7,6 +7,7 @@ import importlib
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,20 @@ def scripts_of(room: str) -> list[Path]:
     """The files of a room that are started as scripts."""
     files = sorted((ROOT / room).glob("[a-z]*.py"))
     return [path for path in files if "\nif __name__ ==" in path.read_text()]
+
+
+def test_benchmarks_is_a_house_of_few_rooms() -> None:
+    """Its folders and the commands at its door, doors to folders aside: no circle, few arrows."""
+    arrows: dict[str, set[str]] = {}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        room = path.relative_to(ROOT / "benchmarks").parts[0].removesuffix(".py")
+        if len(path.read_text().splitlines()) <= 6:
+            continue  # a door, or the face of a package
+        found = [x.split(".") for x in imports(path) if x.startswith("manyseeds.benchmarks.")]
+        arrows.setdefault(room, set()).update(x[2] for x in found if x[2] != room)
+    assert len(arrows) <= 20, sorted(arrows)
+    assert sum(map(len, arrows.values())) <= 40, arrows
+    TopologicalSorter(arrows).prepare()  # raises CycleError
 
 
 def test_all_packages_are_rooms() -> None:

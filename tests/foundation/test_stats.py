@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 from manyseeds import plots, stats
 from manyseeds.stats import Estimate, estimate, number_text, parity
@@ -269,6 +270,36 @@ def test_permutation_p_by_hand() -> None:
     assert stats.permutation_p(a, b) == pytest.approx(0.1)
     assert stats.permutation_p(b, a) == pytest.approx(0.1)
     assert stats.permutation_p(np.ones(3), np.ones(4)) == 1.0
+
+
+@pytest.mark.parametrize("sizes", [(2, 5), (10, 10), (30, 60)])
+def test_permutation_p_is_that_of_scipy(sizes: tuple[int, int]) -> None:
+    """Bit for bit: the random permutations are the same ones."""
+    a, b = (np.random.default_rng(n).normal(size=n) + 0.01 * n for n in sizes)
+    test = scipy.stats.permutation_test(
+        (a, b),
+        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
+        n_resamples=10_000,
+        vectorized=True,
+        rng=np.random.default_rng(stats.BOOTSTRAP_SEED),
+    )
+    assert stats.permutation_p(a, b) == test.pvalue
+
+
+@pytest.mark.parametrize("statistic", ["iqm", "mean"])
+@pytest.mark.parametrize("seeds", [1, 2, 10, 30])
+def test_estimates_of_a_curve_are_those_of_its_points(
+    seeds: int, statistic: stats.Statistic
+) -> None:
+    curves = np.random.default_rng(seeds).normal(size=(seeds, 3))
+    curves[:, 1] = 2.3
+    found = stats.estimate_curve(curves, statistic, resamples=500)
+    for column, point in zip(curves.T, np.transpose(found), strict=True):
+        one = stats.estimate(column, statistic, resamples=500)
+        np.testing.assert_allclose(point, (one.value, one.low, one.high), rtol=1e-12)
+    curves[0, 0] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        stats.estimate_curve(curves, statistic, resamples=500)
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,8 @@ function scores(holder, figure) {
       width, height: 260 + (slanted ? 40 : 0), marginLeft: 52,
       marginBottom: slanted ? Math.min(110, 6 * longest + 24) : 34,
       x: { type: "point", domain: panel.values, label: figure.xlabel || null, tickRotate: slanted ? -35 : 0 },
-      y: { type: figure.log_y ? "log" : "linear", grid: true, label: figure.ylabel || null, tickFormat: short, nice: true },
-      marks,
+      y: { type: figure.log_y ? "log" : "linear", grid: !figure.log_y, label: figure.ylabel || null, tickFormat: short, nice: true },
+      marks: [figure.log_y ? powers(shown) : null, ...marks],
     });
   };
   if (named.length) holder.append(box);

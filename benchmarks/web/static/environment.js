@@ -135,21 +135,6 @@ function emphasise(plot, lines) {
 
 // ---- The details of a run ---------------------------------------------------------------------
 
-async function copy(value, button) {
-  try {
-    await navigator.clipboard.writeText(value);
-  } catch { // without permission
-    const area = element("textarea", { class: "unseen" });
-    area.value = value;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = "Copy"; }, 1500);
-}
-
 // choose: what is called with another run and seed.
 function details(data, state, choose) {
   const run = data.runs.find((r) => r.key === state.run) ?? data.runs[0];

@@ -100,10 +100,9 @@ const GrpoExact = (() => {
     );
     const channels = ({ name, kind }) => ({ x: "p", y: (row) => row[kind][name] });
     figure.replaceChildren(
-      Plot.plot({
+      chart(figure.getAttribute("aria-label"), {
         width: Math.max(280, figure.clientWidth),
         height: 260,
-        style: STYLE,
         marginLeft: 44,
         marginBottom: 40,
         x: { label: "probability p of a right answer", domain: [0, 1], ticks: 5 },

@@ -4,7 +4,7 @@
 
 Every page is opened from its file, `--repeats` times, in a new profile; the median counts. Of the
 pages with switches each one is used once; the slowest one counts, from the event to the end of
-the frame that follows it. Targets: 1.5 s and 100 ms.
+the frame that follows it. Targets: 1 s and 100 ms.
 Not a test: times on a busy machine say nothing.
 """
 
@@ -19,8 +19,8 @@ from statistics import median
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tyro.conf import Positional
 
-from manyseeds.benchmarks.store.results import print_table
 from manyseeds.cli import parse
+from manyseeds.progress import print_table
 from tests.benchmarks.web.conftest import NAMES
 
 OBSERVE = """

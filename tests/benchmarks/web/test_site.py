@@ -25,10 +25,10 @@ from PIL import Image
 from manyseeds import plots, writing
 from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import environment_pages
-from manyseeds.benchmarks.chapters.contents import open_store
+from manyseeds.benchmarks.chapters.blocks import Figure, cells_of
 from manyseeds.benchmarks.chapters.front_page import outcome
-from manyseeds.benchmarks.chapters.tables import expanded
-from manyseeds.benchmarks.web import figures, films, front, markdown
+from manyseeds.benchmarks.store.whole import read_store
+from manyseeds.benchmarks.web import figures, films, overview
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
@@ -66,15 +66,13 @@ def test_same_store_gives_the_same_bytes(site: Path, tmp_path: Path) -> None:
 
 
 def test_numbers_are_those_of_the_report(site: Path) -> None:
-    store = open_store(site.parent / "results", with_missing=False)
+    store = read_store(site.parent / "results")
     here = [pair for pair in store.found if pair.env == "CartPole-v1"]
-    _, rows = environment_pages.score_table(here)
-    text = text_of(site / CARTPOLE).replace("\N{NO-BREAK SPACE}", " ")
-    for cell in (cell for row in expanded(rows) for cell in row):
+    text = text_of(site / CARTPOLE)
+    for cell in (cell for row in cells_of(environment_pages.score_table(here)) for cell in row):
         for part in cell.split("; "):
             assert part in text
-    first_page = text_of(site / "index.html")
-    assert outcome(store.found) in first_page
+    assert outcome(store.found) in text_of(site / "results.html")
     runs = {run["key"]: run for run in data_of(site / CARTPOLE)["runs"]}
     assert [*runs] == ["ppo", "sb3-ppo", "a2c", "reinforce"]
     ppo = here[0].ours
@@ -85,8 +83,17 @@ def test_numbers_are_those_of_the_report(site: Path) -> None:
     assert runs["ppo"]["final"] == [f"{score:.1f}" for score in ppo.final]
     assert np.shape(runs["ppo"]["curves"]) == (10, 3)
     assert (runs["a2c"]["worst"], runs["a2c"]["diverged"]) == (3, {"3": 500})
-    speeds, _ = front.speeds(store)
+    speeds, _ = overview.speeds(store)
     assert 0 < max(speed.width for speed in speeds) < 100  # the longest interval ends at 100
+
+
+def test_every_page_has_a_description_of_its_own(site: Path) -> None:
+    found = {}
+    for path in site.glob("*.html"):
+        (text,) = re.findall(r'<meta name="description" content="([^"]+)">', path.read_text())
+        assert f'<meta property="og:description" content="{text}">' in path.read_text()
+        assert text not in found, (path.name, found.get(text))
+        found[text] = path.name
 
 
 def test_figures_have_iqms_and_all_tied_actions() -> None:
@@ -106,7 +113,7 @@ def test_one_run_of_one_seed_or_none(tmp_path: Path, capsys: Output) -> None:
     """The store is not written to; broken parts are left out."""
     results = tmp_path / "results"
     out = write(results, tmp_path / "out")
-    assert "no finished runs" in text_of(out / "index.html")
+    assert "no finished runs" in text_of(out / "results.html")
     plant(results, "ppo", {0: 480.0})
     folder = plant(results, "a2c", around(450.0))
     rewrite(folder.path / "seeds-000-009", "summary.json", lambda s: {**s, "final": 1})
@@ -132,31 +139,12 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     out = write(results, tmp_path / "out")
     pages = sorted(out.glob("environment-*.html"))
     assert len(pages) == 1
-    for page in (*pages, out / "index.html", out / "environments.html"):
+    for page in (*pages, *(out / f"{name}.html" for name in ("index", "results", "environments"))):
         assert "<script>alert" not in page.read_text()
         assert "javascript:" not in re.sub(r">[^<]*<", "><", page.read_text())
         assert evil in text_of(page)
     (run,) = data_of(pages[0])["runs"]
     assert evil in run["origins"][0]["command"]
-
-
-def test_only_the_tags_of_the_report_are_tags() -> None:
-    text = f'a<br>b <sub>c</sub> <img src=x onerror=y> <a id="ppo"></a>\n\n{SCRIPT}<br>{SCRIPT}\n'
-    shown = str(markdown.render(text, {}, {}))
-    assert "<br>" in shown
-    assert "<sub>c</sub>" in shown
-    assert '<a id="ppo"></a>' in shown
-    assert "<img" not in shown
-    assert "<script" not in shown
-
-
-def test_links_lead_to_the_site_or_are_text() -> None:
-    text = "[a](../verdicts.md#how-to-read-this) [b](../runs/x/y) [c](#d) ![e](plots/f.svg)"
-    shown = str(markdown.render(text, {"f.svg": 3}, {"verdicts.md": "verdicts.html"}))
-    assert '<a href="verdicts.html#how-to-read-this">a</a>' in shown
-    assert "<span>b</span>" in shown
-    assert '<a href="#d">c</a>' in shown
-    assert 'data-chart="3"' in shown
 
 
 def test_json_cannot_end_its_element() -> None:
@@ -183,14 +171,12 @@ def test_inline_scripts_of_templates_run_alone() -> None:
 # ---- Figures ----------------------------------------------------------------------------------
 
 
-def test_figures_are_kept_not_drawn(tmp_path: Path) -> None:
+def test_figures_are_data() -> None:
     panels = {"left": {"a": Line([0, 1], [2.0, np.nan], [1, 2], [3, 4], n=5)}}
-    with plots.kept() as found:
-        assert plots.is_kept()
-        plots.lines(panels, tmp_path / "x.svg", xlabel="steps", ylabel="", first=["b"])
-    assert not plots.is_kept()
-    assert not list(tmp_path.iterdir())
-    data = figures.figure_json(found["x.svg"])
+    figure = Figure(
+        "x", "", "lines", {"panels": panels, "xlabel": "steps", "ylabel": "", "first": ["b"]}
+    )
+    data = figures.figure_json(figure)
     assert data["kind"] == "lines"
     assert data["names"] == ["b", "a"]
     (line,) = data["panels"][0]["lines"]
@@ -317,7 +303,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 def two_pages(monkeypatch: Patch) -> None:
     """Sites have two pages and nothing else, which is quick."""
     pages = [Page(f"{name}.html", name, "base.html.j2") for name in ("index", "other")]
-    monkeypatch.setattr(website, "site_pages", lambda store, out: pages)
+    monkeypatch.setattr(website, "site_pages", lambda store, out: (pages, {}))
     monkeypatch.setattr(website, "read_store", lambda results: None)
     monkeypatch.setattr(website, "ASSETS", {})
 

@@ -1,0 +1,230 @@
+"""A run of the LLM track as arrays over its seeds, and its verdict against another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from manyseeds import plots, stats
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
+from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
+from manyseeds.errors import printable
+from manyseeds.runs.stale import part_is_stale
+from manyseeds.stats import Floats, Parity
+from manyseeds.untrusted import TEXT, check, reading
+from manyseeds.worth import (
+    SHARE_OF_FAILURE,
+    SUCCESSES,
+    Worth,
+    final_values,
+    unscored_text,
+    worths_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
+NO_MEASURES = ("source", "algo", "task", "seed", "samples", "learn_s")  # columns of a curve
+TRANSCRIPTS = [{"prompt": TEXT, "completion": TEXT, "samples": int, "right": bool}]
+
+
+class Method:
+    """All finished seeds of one run of the LLM track. Raises UsageError for a broken one."""
+
+    def __init__(self, run: StoredRun) -> None:
+        self.run, self.algo, self.task = run, run.algo, run.env
+        self.parts, self.configs, self.summaries = run.parts, run.configs, run.summaries
+        self.settings = run.config
+        self.stale = any(part_is_stale(config) for config in self.configs)
+        self.plain_settings = catalog.plain_settings(
+            "llm_track", self.algo.removeprefix("trl-"), self.task
+        )
+        self.headline: str = self.summaries[0]["headline"]
+        with reading(run.path):
+            check(self.settings, {"total_samples": int}, "config")
+            self.frames = self._frames()
+            for name in {self.headline, *self._shown()}:
+                self.line(name)
+            for when in ("initial", "final"):
+                if np.isnan(self.values(self.headline, when)).any():
+                    raise ValueError(f"a seed has no {when} {self.headline}")
+
+    def _shown(self) -> tuple[str, ...]:
+        """The measures that the figures of a method show."""
+        if self.headline == "pass@1":
+            return "pass@1", "length", "entropy"
+        return ("accuracy", "loss") if self.algo == "reward_model" else ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether a run has the script's own settings for its task."""
+        return self.settings == self.plain_settings
+
+    @property
+    def of_experiment(self) -> bool:
+        """Whether a run belongs to an experiment of chapters/language_claims.py."""
+        return any(
+            (self.algo, self.task) == (algo, task)
+            and self.settings == {**(self.plain_settings or {}), **settings}
+            for algo, task, _, settings in EXPERIMENTS
+        )
+
+    @property
+    def label(self) -> str:
+        """The method, marked where its code has changed since."""
+        return display(self.algo) + (" (stale)" if self.stale else "")
+
+    @property
+    def worths(self) -> list[Worth]:
+        """Of each seed, by the headline."""
+        return [worth for summary in self.summaries for worth in worths_of(summary).values()]
+
+    @property
+    def imputed(self) -> bool:
+        """Whether a seed has no headline of its own."""
+        return bool(unscored_text(self.worths))
+
+    def values(self, name: str, when: str = "final") -> Floats:
+        """A measure of each seed, [S], as `final_values` after the training; NaN: unknown."""
+        if when == "final":
+            return final_values(self.summaries, name)
+        found = [summary[when].get(name) for summary in self.summaries]
+        return np.array([np.nan if x is None else x for x in found])
+
+    def text(self, name: str, when: str = "final", digits: int = 3) -> str:
+        """Mean with interval over seeds, empty where a seed has no such measure."""
+        values = self.values(name, when)
+        if np.isnan(values).any():
+            return ""
+        return stats.estimate(values, "mean").text(digits)
+
+    def mean_text(self, name: str, when: str = "final", digits: int = 3) -> str:
+        """Mean over seeds without its interval, empty where a seed has no such measure."""
+        values = self.values(name, when)
+        return "" if np.isnan(values).any() else f"{values.mean():.{digits}f}"
+
+    def gain(self) -> str:
+        """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
+        gains = self.values(self.headline) - self.values(self.headline, "initial")
+        return stats.estimate(gains, "mean").text(3, "+")
+
+    def has(self, name: str) -> bool:
+        """Whether the curves of all seeds have a measure."""
+        return all(name in rows for rows in self.frames)
+
+    def _frames(self) -> list[pd.DataFrame]:
+        """The curve of each seed, and at which of its points each row was due."""
+        numbers = ("samples", self.headline)
+        found = [read_table(part / "curve.parquet", numbers) for part in self.parts]
+        last = max(map(len, found)) - 1
+        for rows, summary in zip(found, self.summaries, strict=True):
+            if summary.get("diverged") is not None:
+                late = rows["samples"] >= summary["diverged"]
+                for name in rows.columns.difference([*NO_MEASURES]):
+                    value = SHARE_OF_FAILURE if SUCCESSES.fullmatch(name) else np.nan
+                    rows.loc[late, name] = value
+            due = rows["samples"] * last // self.settings["total_samples"]
+            rows["point"] = due.clip(upper=last)
+        return found
+
+    def curve(self, name: str) -> tuple[Floats, Floats]:
+        """Samples [K], the mean over seeds, and a measure [S, K], at points that all seeds have."""
+        by_point = [rows.set_index("point") for rows in self.frames]
+        common = sorted(set.intersection(*(set(rows.index) for rows in by_point)))
+        x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in ("samples", name))
+        return x.mean(0), y.astype(float)
+
+    def line(self, name: str) -> plots.Line:
+        """The mean of a measure with its interval, where it is finite for all seeds."""
+        x, y = self.curve(name)
+        whole = np.isfinite(y).all(0) & np.isfinite(x)
+        return plots.mean_line(x[whole], y[:, whole]) if whole.any() else plots.Line([], [])
+
+    def reached(self, target: float) -> str:
+        """Median samples after which a curve first had the target, and how many seeds did."""
+        first = [rows.loc[rows[self.headline] >= target, "samples"].min() for rows in self.frames]
+        there = [x for x in first if not np.isnan(x)]
+        count = f"{len(there)} of {len(first)}"
+        return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
+
+    def transcripts(self, index: int) -> list[dict[str, Any]]:
+        """What the model of a seed wrote through its training. Raises UsageError."""
+        found: list[dict[str, Any]] = read(self.parts[index] / "transcripts.json", TRANSCRIPTS)
+        return found
+
+
+def methods(runs: Sequence[StoredRun]) -> list[Method]:
+    """The runs of language models by task, in the order of the reading path, TRL after ours."""
+    found = []
+    for run in (run for run in runs if run.kind == "language"):
+        with left_out(run.path):
+            found.append(Method(run))
+
+    def place(method: Method) -> tuple[str, int, str, str]:
+        algo = method.algo.removeprefix("trl-")
+        place = ORDER.index(algo) if algo in ORDER else len(ORDER)
+        return method.task, place, method.algo, str(method.run.path)
+
+    return sorted(found, key=place)
+
+
+def begun_with(m: Method) -> list[tuple[tuple[str, float], ...]]:
+    """All that is measured of the model that each seed began with.
+
+    Models made on other kinds of processors differ in their last bits, and mostly in this.
+    """
+    return [
+        tuple(sorted((name, x) for name, x in summary["initial"].items() if known(name, x)))
+        for summary in m.summaries
+    ]
+
+
+def known(name: str, value: Any) -> bool:
+    """Whether a measure is one of the model alone, and is known."""
+    return isinstance(value, int | float) and np.isfinite(value) and name != "kl"
+
+
+SCALE = Scores("a share", None, random_score=0.0, reference_score=1.0, digits=3)
+
+
+def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
+    """The verdict on the headline against a run of TRL's, as a text and in numbers.
+
+    The text is empty where the settings differ. There are no numbers with too few seeds or other
+    initial models.
+    """
+    if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
+        return "", None
+    if set(begun_with(ours)) != set(begun_with(theirs)):
+        return "none (other initial models)", None
+    a, b = (side.values(side.headline) for side in (ours, theirs))
+    found = parity(a, b, SCALE, ours.imputed or theirs.imputed)
+    return verdict_text(found, SCALE), found
+
+
+def seed_table(found: Sequence[Method]) -> pd.DataFrame:
+    """The measures of every seed before and after, unrounded, a row per seed and moment."""
+    import pandas as pd
+
+    rows = [
+        {
+            "task": printable(m.task),
+            "algo": printable(m.algo),
+            "run": printable(m.run.path.name),
+            "plain": m.plain,
+            "seed": summary["seeds"][0],
+            "when": when,
+            "samples": summary["samples"] * (when == "final"),
+            **{printable(name): m.values(name, when)[k] for name in summary[when]},
+        }
+        for m in found
+        for k, summary in enumerate(m.summaries)
+        for when in ("initial", "final")
+    ]
+    return pd.DataFrame(rows)

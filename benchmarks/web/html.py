@@ -1,0 +1,177 @@
+"""Blocks as HTML: figures become charts, and links lead to the pages of the site.
+
+All text is escaped here, once: `Markup.format` escapes what is put into a template of tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Cell,
+    Claim,
+    Code,
+    Emphasis,
+    Figure,
+    Fold,
+    Heading,
+    Inline,
+    Item,
+    Items,
+    Lines,
+    Link,
+    Mark,
+    Outcome,
+    Sides,
+    Strong,
+    Table,
+    Text,
+    right_aligned,
+    slug,
+    text_of,
+)
+from manyseeds.benchmarks.web.figures import figure_json
+from manyseeds.errors import printable
+
+EMPTY = Markup()
+
+
+class Writer:
+    """HTML of blocks.
+
+    targets: the site's page for a page of the report. charts: what the figures show, as
+    static/charts.js draws them, in the order in which they were written.
+    """
+
+    def __init__(self, targets: Mapping[str, str]) -> None:
+        self.targets = targets
+        self.charts: list[dict[str, Any]] = []
+
+    def blocks(self, blocks: Iterable[Block]) -> Markup:
+        return Markup("\n").join(map(self.block, blocks))
+
+    def block(self, block: Block) -> Markup:
+        match block:
+            case Heading():
+                tag = Markup("<h{level} id={quote}{anchor}{quote}>{text}</h{level}>")
+                return tag.format(
+                    level=block.level, quote=Markup('"'), anchor=slug(block.text), text=block.text
+                )
+            case Text():
+                return Markup("<p>{}</p>").format(self.inline(block))
+            case Items():
+                return self.items(block)
+            case Table():
+                return self.table(block)
+            case Figure():
+                return self.figure(block)
+            case Fold():
+                text = Markup("<details><summary>{}</summary>\n{}\n</details>")
+                return text.format(printable(block.summary), self.blocks(block.blocks))
+            case Claim():
+                return self.claim(block)
+            case Outcome():
+                return Markup('<p class="outcome">{}</p>').format(self.inline(block.text))
+
+    def claim(self, block: Claim) -> Markup:
+        """A card: the claim, the verdict with its number, the figure, and the rest folded."""
+        card = Markup(
+            '<article class="claim">\n<p class="said">{claim} {source}</p>\n'
+            '<p class="verdict-line"><b class="word" data-word="{word}">{word}</b> {number}</p>\n'
+            "{figure}\n{details}\n</article>"
+        )
+        source, details = EMPTY, EMPTY
+        if block.source:
+            source = Markup('<small class="source">{}</small>').format(block.source)
+        if block.details:
+            details = Markup("<details><summary>Details</summary>\n{}\n</details>")
+            details = details.format(self.blocks(block.details))
+        return card.format(
+            claim=self.inline(block.claim),
+            source=source,
+            word=block.verdict,
+            number=self.inline(block.number),
+            figure=self.figure(block.figure) if block.figure else EMPTY,
+            details=details,
+        )
+
+    def figure(self, block: Figure) -> Markup:
+        """The place of a chart, with its name until it is drawn."""
+        self.charts.append(figure_json(block))
+        place = Markup(
+            '<div class="chart" data-chart="{number}" role="group" aria-label="{label}">'
+            '<span class="chart-name">{label}</span></div>'
+        )
+        return place.format(number=len(self.charts) - 1, label=printable(block.label))
+
+    def items(self, block: Items) -> Markup:
+        lines = []
+        for item in block.items:
+            text = item.text if isinstance(item, Item) else item
+            below = self.items(item.below) if isinstance(item, Item) else EMPTY
+            lines.append(Markup("<li>{}{}</li>").format(self.inline(text), below))
+        return Markup("<ul>\n{}\n</ul>").format(Markup("\n").join(lines))
+
+    def table(self, block: Table) -> Markup:
+        """A table that scrolls where it is wide."""
+        right = right_aligned(block)
+        head = EMPTY.join(
+            Markup('<th scope="col"{}>{}</th>').format(align(x), self.cell(name))
+            for name, x in zip(block.columns, right, strict=True)
+        )
+        rows = Markup("\n").join(
+            Markup("<tr>{}</tr>").format(
+                EMPTY.join(
+                    Markup("<td{}>{}</td>").format(align(x), self.cell(cell))
+                    for cell, x in zip(row, right, strict=True)
+                )
+            )
+            for row in block.rows
+        )
+        notes = " ".join(filter(None, (block.note, block.few_seeds)))
+        note = Markup('\n<p class="note">{}</p>').format(printable(notes)) if notes else EMPTY
+        table = Markup(
+            '<div class="scroll" tabindex="0" role="group" aria-label="Table: {}">\n<table>\n'
+            "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>\n</div>{}"
+        )
+        name = ", ".join(text_of(x) for x in block.columns[:3])
+        return table.format(name, head, rows, note)
+
+    def cell(self, cell: Cell) -> Markup:
+        if isinstance(cell, Sides | Lines):
+            return Markup("<br>").join(map(self.inline, cell))
+        return self.inline(cell)
+
+    def inline(self, inline: Inline) -> Markup:
+        match inline:
+            case str():
+                return escape(printable(inline))
+            case Code():
+                return Markup("<code>{}</code>").format(printable(inline.text))
+            case Strong():
+                return Markup("<strong>{}</strong>").format(self.inline(inline.text))
+            case Emphasis():
+                return Markup("<em>{}</em>").format(self.inline(inline.text))
+            case Mark():
+                text = Markup('<span id="{}">{}</span>')
+                return text.format(inline.anchor, self.inline(inline.text))
+            case Link():
+                return self.link(inline)
+            case _:
+                return EMPTY.join(map(self.inline, inline))
+
+    def link(self, link: Link) -> Markup:
+        """A link, or its label alone where the site lacks what it leads to."""
+        target = link.url or (self.targets.get(link.page, "") if link.page else "")
+        if link.anchor and (target or not (link.page or link.file)):
+            target = f"{target}#{link.anchor}"
+        label = self.inline(link.label)
+        return Markup('<a href="{}">{}</a>').format(target, label) if target else label
+
+
+def align(right: bool) -> Markup:
+    return Markup(' class="number"') if right else EMPTY

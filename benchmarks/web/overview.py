@@ -1,0 +1,212 @@
+"""The page of all results: the outcome, algorithms by environments, the speed, and every page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manyseeds.benchmarks.chapters import speed
+from manyseeds.benchmarks.chapters.contents import CHAPTERS
+from manyseeds.benchmarks.chapters.front_page import (
+    SIGNS,
+    best_score,
+    is_best,
+    outcome,
+    score,
+    short,
+)
+from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
+from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.stored import find_file, left_out, read
+from manyseeds.benchmarks.store.whole import Store
+from manyseeds.benchmarks.web import code
+from manyseeds.benchmarks.web.chapter import environment_file, page_of
+from manyseeds.benchmarks.web.page import Page
+from manyseeds.errors import printable
+
+FILE = "results.html"
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """An algorithm on an environment. state: `run`, `missing` (a suite asks for it), `no` (does not
+    apply) or empty (not run); the other fields are of a run."""
+
+    state: str
+    href: str = ""
+    score: str = ""
+    best: bool = False
+    word: str = ""  # of the verdict against SB3; empty: none
+    sign: str = ""
+    budget: str = ""
+    stale: bool = False
+    few: bool = False  # fewer seeds than the rule asks for
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A row of the matrix. code: the page of the algorithm's file, or empty. against: its verdicts
+    counted, `1 equivalent, 2 undecided`."""
+
+    name: str
+    code: str
+    cells: list[MatrixCell]
+    against: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Algorithms by environments."""
+
+    title: str
+    columns: list[tuple[str, str]]  # environment and its page
+    rows: list[MatrixRow]
+    best: list[str]  # the names of the best algorithms of each column
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is any verdict."""
+        return any(row.against for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A line of the speed chart: multiples of SB3's timesteps/s."""
+
+    name: str
+    ratio: str
+    interval: str  # the range over repeats
+    width: float  # of the bar, percent
+    peer: str  # what rejax has, or empty
+
+
+def pages(store: Store) -> list[Page]:
+    deep = [pair for pair in store.found if pair.algo not in TABULAR]
+    tabular = [pair for pair in store.found if pair.algo in TABULAR]
+    rows, about = speeds(store)
+    context = {
+        "outcome": outcome(store.found),
+        "matrices": [
+            matrix(title, pairs)
+            for title, pairs in (
+                ("Which algorithm for which environment", deep),
+                ("Tabular algorithms", tabular),
+            )
+            if pairs
+        ],
+        "signs": SIGNS,
+        "speeds": rows,
+        "speed_about": about,
+        "chapters": [(page_of(c.file), c.title, c.about) for c in CHAPTERS],
+    }
+    about_page = "Scores of every algorithm on every environment, verdicts against SB3, and speed."
+    page = Page(FILE, "All results", "results.html.j2", context, description=about_page)
+    return [page, *environments_page(store.found)]
+
+
+def matrix(title: str, found: Sequence[Pair]) -> Matrix:
+    """The same cells as the first table of results/README.md."""
+    by_cell = {(pair.algo, pair.env): pair for pair in found}
+    algos = sorted({pair.algo for pair in found}, key=place_of)
+    envs = sorted({pair.env for pair in found}, key=place_of_env)
+    best = {env: best_score([pair for pair in found if pair.env == env]) for env in envs}
+    rows = []
+    for algo in algos:
+        cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
+        file = f"algos/{algo}.py"
+        link = code.file_of(file) if file in code.paths() else ""
+        rows.append(MatrixRow(shown(algo), link, cells, counted([c.word for c in cells])))
+    names = [", ".join(row.name for row in rows if row.cells[i].best) for i in range(len(envs))]
+    return Matrix(title, [(printable(env), environment_file(env)) for env in envs], rows, names)
+
+
+def shown(algo: str) -> str:
+    return printable(display(algo))
+
+
+def counted(words: Sequence[str]) -> str:
+    return ", ".join(f"{words.count(word)} {word}" for word in SIGNS if word in words)
+
+
+def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
+    """The cell of an algorithm and an environment. best: the best score of the environment."""
+    if pair is None:
+        if not applies(algo, env):
+            return MatrixCell("no")
+        return MatrixCell("missing" if is_due(algo, env) else "")
+    href = f"{environment_file(env)}#algorithms={algo}"
+    if pair.ours is None:
+        return MatrixCell("missing", href)
+    verdict, text = pair.verdict("final"), score(pair)
+    word = verdict.parity.word if verdict else ""
+    return MatrixCell(
+        "run",
+        href,
+        text,
+        best=is_best(pair, best),
+        word=word,
+        sign=SIGNS.get(word, ""),
+        budget=short(pair.ours.timesteps_requested),
+        stale=any(map(is_stale, pair.headline)),
+        few=any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline),
+    )
+
+
+def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
+    """Ten seeds at once, as multiples of SB3, and what was measured on; empty without either."""
+    path = find_file(store.results, "throughput.json")
+    found: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
+    about: dict[str, Any] = {}
+    with left_out(path):
+        stored = read(path, speed.STORED) if path.exists() else {}
+        for algo, subject in speed.SUBJECTS.items():
+            if algo not in stored or "sb3" not in subject.peers:
+                continue
+            rows = [r for r in stored[algo]["rows"] if r["seeds"] == speed.SHOWN_SEEDS]
+            by_system = {r["system"]: r for r in rows}
+            if speed.OURS in by_system:
+                found.append((display(algo), by_system[speed.OURS], by_system.get("rejax")))
+                cpu = printable(stored[algo]["machine"]["cpu"])
+                about = {"seeds": speed.SHOWN_SEEDS, "env": subject.env, "cpu": cpu}
+    longest = max((row["ratio_high"] for _, row, _ in found), default=1.0)
+    shown = [
+        Speed(
+            name,
+            f"{row['ratio']:.0f}",
+            f"{row['ratio_low']:.1f} to {row['ratio_high']:.1f}",
+            round(100 * max(0.0, row["ratio"]) / longest, 1) if longest > 0 else 0.0,
+            f"{peer['ratio']:.0f}" if peer else "",
+        )
+        for name, row, peer in found
+    ]
+    return shown, about
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An environment in the list of environments."""
+
+    name: str
+    href: str
+    algorithms: str
+    best: str
+    score: str
+
+
+def environments_page(found: Sequence[Pair]) -> list[Page]:
+    """The list of environments; none without runs."""
+    rows = []
+    for env in sorted({pair.env for pair in found}, key=place_of_env):
+        here = [pair for pair in found if pair.env == env and pair.ours]
+        best = best_score(here)
+        first = [shown(pair.algo) for pair in here if is_best(pair, best)]
+        names = ", ".join(shown(pair.algo) for pair in here)
+        file = environment_file(env)
+        rows.append(Listed(printable(env), file, names, ", ".join(first), best))
+    if not rows:
+        return []
+    about = "Learning curves of every seed on each environment, scores, and the origin of each run."
+    context = {"rows": rows}
+    file, template = "environments.html", "environments.html.j2"
+    return [Page(file, "Environments", template, context, description=about)]
