@@ -326,17 +326,17 @@ def test_print(browser: Any, site: Path) -> None:
         with opened(browser, site, file, scheme="dark") as page:
             page.wait_for_function("document.readyState === 'complete'")
             page.wait_for_timeout(100)  # the data are unpacked
-            folded = page.locator("details:not([open])").count()
+            folded = page.locator("main details:not([open])").count()
             page.evaluate(
                 """addEventListener("beforeprint", () => {
                   const places = [...document.querySelectorAll("[data-chart], #curves")];
                   window.undrawn = places.filter((x) => !x.querySelector("svg, table")).length;
-                  window.folded = document.querySelectorAll("details:not([open])").length;
+                  window.folded = document.querySelectorAll("main details:not([open])").length;
                 })"""
             )
             page.pdf(format="A4")
             assert page.evaluate("[window.undrawn, window.folded]") == [0, 0], file
-            assert page.locator("details:not([open])").count() == folded
+            assert page.locator("main details:not([open])").count() == folded
             page.set_viewport_size({"width": PAPER, "height": 900})
             page.emulate_media(media="print")
             page.evaluate("dispatchEvent(new Event('beforeprint'))")
