@@ -46,13 +46,18 @@ import pandas as pd
 
 from manyseeds import stats
 from manyseeds.benchmarks.baselines.sb3_defaults import SB3_DEFAULTS
-from manyseeds.benchmarks.chapters.sensitivity import against_text, score_text
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.spaces import Choice, Space, configuration, grid, read_space
 from manyseeds.benchmarks.experiments.stated import STATED
 from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH
 from manyseeds.benchmarks.store.results import scores_of
-from manyseeds.benchmarks.store.studies import StudyFolder, measured, worths_of_rows
+from manyseeds.benchmarks.store.studies import (
+    StudyFolder,
+    against_text,
+    measured,
+    score_text,
+    worths_of_rows,
+)
 from manyseeds.cli import (
     PUBLISHED,
     ControlConfig,

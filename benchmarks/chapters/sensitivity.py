@@ -7,7 +7,7 @@ Evaluating Hyperparameter Sensitivity in Reinforcement Learning".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,56 +15,44 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds import envs, stats
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Cell,
+    Code,
+    Emphasis,
+    Figure,
+    Fold,
+    Heading,
+    Item,
+    Items,
+    Link,
+    Outcome,
+    Table,
+    Text,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.differences import forest
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import (
-    Rows,
-    Scores,
-    code,
-    escape,
-    fold,
-    link,
-    parity,
-    picture,
-    place,
-    print_table,
-    verdict_text,
-)
 from manyseeds.benchmarks.store.stored import left_out, read, read_table
-from manyseeds.benchmarks.store.studies import measured, sealed_studies, worths_of_rows
-from manyseeds.errors import UsageError
+from manyseeds.benchmarks.store.studies import (
+    RESULT,
+    STUDY,
+    against_text,
+    measured,
+    score_text,
+    sealed_studies,
+    verdict_against,
+    worths_of_rows,
+)
+from manyseeds.errors import UsageError, printable
 from manyseeds.plots import Panel
-from manyseeds.record import is_finished, layers, ranges
+from manyseeds.record import is_finished, layers, plural, ranges
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Estimate
-from manyseeds.untrusted import NUMBER
-from manyseeds.worth import Worth, counted, unscored_text
+from manyseeds.stats import Estimate, Floats, Parity
+from manyseeds.worth import counted
 
-STUDY: dict[str, Any] = {
-    "command": str,
-    "code": {"digest": str, "commit": str, "origins": [str]},
-    "versions": {str: str},
-    "algo": str,
-    "env": str,
-    "config": {str: object},
-    "kind": str,
-    "vary": [str],
-    "sampler": str,
-    "seeds": [int],
-    "fresh_seeds": [int],
-    "cut": float,
-    "base?": str,
-}
-RESULT: dict[str, Any] = {
-    "winner": int,
-    "trials": int,
-    "settings": {str: {str: object}},
-    "final": {str: [(NUMBER, None)]},
-    "auc": {str: [(NUMBER, None)]},
-    "diverged?": {str: [(float, None)]},
-}
 MANY = 30  # configurations from which on a study says something of sensitivity
 BINS = 8  # of a hyperparameter's values in a figure
 
@@ -94,7 +82,7 @@ class Study:
     @property
     def label(self) -> str:
         """`ppo`, `ppo (stale)`"""
-        return escape(display(self.algo)) + " (stale)" * part_is_stale(self.about)
+        return display(self.algo) + " (stale)" * part_is_stale(self.about)
 
     @property
     def names(self) -> list[str]:
@@ -143,16 +131,13 @@ def read_studies(results: Path) -> list[Study]:
     return sorted(found.values(), key=lambda s: (s.algo, s.env, s.path.name))
 
 
-def page(results: Path) -> str:
-    """The page, with its figures and tables written; empty without studies."""
+def page(results: Path) -> Iterator[Block]:
+    """The page; nothing without studies."""
     studies = read_studies(results)
-    if not studies:
-        return ""
-    return (
-        searches_section(studies, results)
-        + sensitivity_section([s for s in studies if is_wide(s)], results)
-        + provenance_section(studies, results)
-    )
+    if studies:
+        yield from searches_section(studies)
+        yield from sensitivity_section([study for study in studies if is_wide(study)])
+        yield origins_of(studies)
 
 
 def is_wide(study: Study) -> bool:
@@ -170,69 +155,61 @@ FOUND = (
 )
 
 
-def searches_section(studies: Sequence[Study], results: Path) -> str:
+def searches_section(studies: Sequence[Study]) -> list[Block]:
     """Winners on fresh seeds, against the preset and SB3's defaults."""
-    found = [(study, row) for study in studies for row in search_rows(study, results)]
-    rows: Rows = [row for _, row in found]
+    rows = [row for study in studies for row in search_rows(study)]
     if not rows:
-        return ""
-    print_table("Searches", FOUND, [(*row[:2], search_text(s), *row[3:]) for s, row in found])
-    return (
-        "## Searches\n\n"
-        "*Chosen by search (n configurations x k seeds), measured on m fresh seeds*: the winner of "
-        "a search and what it is compared with are trained again on seeds that were not used to "
-        "choose it. Scores are mean final greedy returns with their 95% interval. Differences are "
-        "those of normalised scores, at the end and averaged over training (the area under the "
-        "learning curve).\n\n" + table(results, "searches", FOUND, rows) + "\n"
-    )
+        return []
+    verdicts: dict[str, dict[str, Parity | None]] = {}  # by what the winners are compared with
+    for study in studies:
+        finals = measured(study.result, "final")
+        for name in [*finals][1:]:
+            label = f"{study.env}, {display(study.algo)}, {search_text(study)}"
+            verdicts.setdefault(name, {})[label] = verdict_against(finals, name, study.spec)
+    sentences = []
+    for name, own in verdicts.items():
+        words = [v.word for v in own.values() if v]
+        sentences.append(
+            f"Against {name}, {words.count('better')} of {plural(len(own), 'winner')} scored "
+            f"better on fresh seeds, {words.count('worse')} worse."
+        )
+    return [
+        Heading("Searches"),
+        Outcome(" ".join(sentences)),
+        forest("searches", "Winners of searches, by final score", verdicts, "winner minus other"),
+        Text(
+            Emphasis("Chosen by search (n configurations x k seeds), measured on m fresh seeds"),
+            ": the winner of a search and what it is compared with are trained again on seeds that "
+            "were not used to choose it. Scores are mean final greedy returns with their 95% "
+            "interval. Differences are those of normalised scores, at the end and averaged over "
+            "training (the area under the learning curve).",
+        ),
+        folded_if_long("Every winner and its scores", Table("searches", FOUND, rows)),
+    ]
 
 
-def search_rows(study: Study, results: Path = Path()) -> Rows:
+def search_rows(study: Study) -> list[tuple[Cell, ...]]:
     """The winner of a study against each of the others."""
     scores = {measure: measured(study.result, measure) for measure in ("final", "auc")}
     finals, spec = scores["final"], study.spec
-    rows: Rows = []
-    for name in [*finals][1:]:
-        rows.append(
-            (
-                escape(study.env),
-                study.label,
-                link(search_text(study), place(study.path, results)),
-                score_text(finals[next(iter(finals))], spec),
-                escape(name),
-                score_text(finals[name], spec),
-                *(against_text(worths, name, spec) for worths in scores.values()),
-            )
+    return [
+        (
+            study.env,
+            study.label,
+            Link(search_text(study), file=study.path),
+            score_text(finals[next(iter(finals))], spec),
+            name,
+            score_text(finals[name], spec),
+            *(against_text(worths, name, spec) for worths in scores.values()),
         )
-    return rows
-
-
-def against_text(
-    worths: Mapping[str, Sequence[Worth]], name: str, spec: Scores | envs.EnvSpec
-) -> str:
-    """The verdict on the first scores, those of what was chosen, against those of a name."""
-    chosen, other = next(iter(worths.values())), worths[name]
-    ours, theirs = (counted(side, spec.random_score) for side in (chosen, other))
-    if np.isnan((*ours, *theirs)).any():
-        return "none (a score is unknown)"
-    imputed = bool(unscored_text([*chosen, *other]))
-    return verdict_text(parity(ours, theirs, spec, imputed), spec)
+        for name in [*finals][1:]
+    ]
 
 
 def search_text(study: Study) -> str:
     """`80 x 10, 30 fresh`"""
     n, k = study.result["trials"], len(study.about["seeds"])
     return f"{n} x {k}, {len(study.about['fresh_seeds'])} fresh"
-
-
-def score_text(worths: Sequence[Worth], spec: Scores | envs.EnvSpec) -> str:
-    """`498.2 [493.1, 500.0] (1 diverged)`, and what equal scores do not tell."""
-    scores, unscored = counted(worths, spec.random_score), unscored_text(worths)
-    if np.isnan(scores).any():
-        return f"unknown ({unscored})"
-    found = stats.estimate(scores, "mean", imputed=bool(unscored))
-    text = found.full_text(spec.digits) if found.equal else found.text(spec.digits)
-    return text + (f" ({unscored})" if unscored else "")
 
 
 # ---- What matters ---------------------------------------------------------------------------
@@ -251,7 +228,7 @@ class Together:
     def algo(self) -> str:
         return self.studies[0].algo
 
-    def held_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def held_out(self) -> tuple[Floats, Floats, Floats]:
         """Scores [environments, seeds]: untuned, tuned once for all, tuned for each.
 
         A seed is scored by the configuration that is best for the other seeds: the best of many
@@ -290,72 +267,82 @@ def together(studies: Sequence[Study]) -> list[Together]:
     return [Together(group) for group in largest.values()]
 
 
-def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
+def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
     """Tables and figures of what tuning gives, and which hyperparameters matter."""
     groups = together(studies)
     if not groups:
-        return ""
-    if not plots.is_kept():
-        (results / "plots").mkdir(exist_ok=True)
-    text = (
-        "## Sensitivity\n\n"
-        "Random configurations around an algorithm's defaults, the same ones on each environment. "
-        "Scores are normalised (0: random policy, 1: reference) final returns. *Untuned* are the "
-        "defaults of the algorithm's file, *tuned for this one* the best configuration of this "
-        "environment, *tuned once for all* that with the best mean over the environments; both are "
-        "chosen without the seed that they are scored by. *Sensitivity* is the mean gain from "
-        "tuning for each environment over tuning once for all (Adkins et al., 2024). Intervals "
-        "are over seeds only: environments and configurations are fixed.\n\n"
-    )
-    rows: Rows = []
-    summary: Rows = []
+        return
+    rows: list[tuple[str, ...]] = []
+    summary: list[tuple[str, ...]] = []
     places: dict[tuple[str, ...], dict[str, tuple[Estimate, Estimate]]] = {}  # by environments
     for group in groups:
         untuned, for_all, for_each = group.held_out()
         for i, study in enumerate(group.studies):
             cells = (stats.estimate(x[i], "mean").text(3) for x in (untuned, for_all, for_each))
             n = f"{study.result['trials']} x {untuned.shape[1]}"
-            rows.append((study.label, escape(study.env), n, *cells))
+            rows.append((study.label, study.env, n, *cells))
         if len(group.studies) > 1:
             means = (for_each.mean(0), for_all.mean(0), (for_each - for_all).mean(0))
             tuned, _, sensitivity = found = [stats.estimate(x, "mean") for x in means]
             names = tuple(study.env for study in group.studies)
             cells = (x.text(3) for x in found)
-            summary.append((escape(display(group.algo)), escape(", ".join(names)), *cells))
-            places.setdefault(names, {})[display(group.algo)] = (sensitivity, tuned)
-    print_table("Tuning", TUNING, rows)
-    text += table(results, "tuning", TUNING, rows) + "\n"
-    if summary:
-        text += table(results, "sensitivity", SUMMARY, summary) + "\n"
+            summary.append((display(group.algo), ", ".join(names), *cells))
+            places.setdefault(names, {})[printable(display(group.algo))] = (sensitivity, tuned)
+    yield Heading("Sensitivity")
     names, points = max(places.items(), key=lambda item: len(item[1]), default=((), {}))
     if len(points) > 1:  # algorithms on the same environments
-        path = results / "plots" / "sensitivity.svg"
-        labels = {"xlabel": "sensitivity", "ylabel": "score, tuned for each environment"}
-        plots.plane(points, path, **labels)
-        print(f"plot: {path}")
-        where = escape(", ".join(names))
-        text += f"Score against sensitivity on {where}; above and to the left is better:\n\n"
-        text += picture("Score against sensitivity of each algorithm", path)
-    for group in groups:
-        path = results / "plots" / f"sensitivity-{group.algo}.svg"
-        draw(group, path)
-        print(f"plot: {path}")
-        text += picture(f"Score of {display(group.algo)} against each hyperparameter", path)
-    return text + (
-        "\nA point is a configuration, averaged over the seeds. The line joins the means of the "
-        f"configurations in {BINS} bins of equal size, with 95% intervals.\n\n"
+        yield Figure(
+            "sensitivity",
+            f"Score against sensitivity on {printable(', '.join(names))}; above and to the left "
+            "is better",
+            "plane",
+            {
+                "places": points,
+                "xlabel": "sensitivity",
+                "ylabel": "score, tuned for each environment",
+            },
+        )
+    yield Text(
+        "Random configurations around an algorithm's defaults, the same ones on each environment. "
+        "Scores are normalised (0: random policy, 1: reference) final returns. ",
+        Emphasis("Untuned"),
+        " are the defaults of the algorithm's file, ",
+        Emphasis("tuned for this one"),
+        " the best configuration of this environment, ",
+        Emphasis("tuned once for all"),
+        " that with the best mean over the environments; both are chosen without the seed that "
+        "they are scored by. ",
+        Emphasis("Sensitivity"),
+        " is the mean gain from tuning for each environment over tuning once for all (Adkins et "
+        "al., 2024). Intervals are over seeds only: environments and configurations are fixed.",
+    )
+    if summary:
+        yield Table("sensitivity", SUMMARY, summary)
+    yield folded_if_long("Scores by environment", Table("tuning", TUNING, rows))
+    yield from map(figure_of, groups)
+    yield Text(
+        "A point is a configuration, averaged over the seeds. The line joins the means of the "
+        f"configurations in {BINS} bins of equal size, with 95% intervals."
     )
 
 
-def draw(group: Together, path: Path) -> None:
+def figure_of(group: Together) -> Figure:
     """A row of panels per environment, a column per hyperparameter."""
-    panels = [panel for study in group.studies for panel in panels_of(study)]
-    sizes = {
-        f"{s.result['trials']} configurations x {len(s.about['seeds'])} seeds": 0
+    sizes = dict.fromkeys(
+        f"{s.result['trials']} configurations x {len(s.about['seeds'])} seeds"
         for s in group.studies
-    }
-    legend = f"Points: {' or '.join(sizes)}. Lines: means of {BINS} parts, 95% intervals."
-    plots.scatter_grid(panels, path, ylabel="normalised score", bins=BINS, legend=legend)
+    )
+    return Figure(
+        f"sensitivity-{group.algo}",
+        f"Score of {printable(display(group.algo))} against each hyperparameter",
+        "scatter_grid",
+        {
+            "panels": [panel for study in group.studies for panel in panels_of(study)],
+            "ylabel": "normalised score",
+            "bins": BINS,
+            "legend": f"Points: {' or '.join(sizes)}. Lines: means of {BINS} parts, 95% intervals.",
+        },
+    )
 
 
 def panels_of(study: Study) -> list[Panel]:
@@ -374,15 +361,25 @@ def panels_of(study: Study) -> list[Panel]:
 # ---- Where it is from -----------------------------------------------------------------------
 
 
-def provenance_section(studies: Sequence[Study], results: Path) -> str:
-    """The command, commit, space and budget of each study."""
-    text = "## Provenance\n\n"
-    for study in studies:
-        about, path = study.about, place(study.path, results)
-        text += fold(
-            f"{display(study.algo)} on {study.env}",
-            f"- {link(path, path)}\n"
-            f"- command: {code(about['command'])}\n"
-            f"- commit {escape(about['code']['commit'])}, seeds {ranges(about['seeds'])}\n",
+def origins_of(studies: Sequence[Study]) -> Fold:
+    """The folder, command, commit and seeds of every study."""
+    stale = sum(part_is_stale(study.about) for study in studies)
+    code = f"{stale} of them stale" if stale else "of the present code"
+    items = [
+        Item(
+            (f"{display(study.algo)} on {study.env}: ", Link(folder_of(study), file=study.path)),
+            Items(
+                [
+                    Code(study.about["command"]),
+                    f"commit {study.about['code']['commit']}, seeds {ranges(study.about['seeds'])}",
+                ]
+            ),
         )
-    return text
+        for study in studies
+    ]
+    return Fold(f"{plural(len(studies), 'command')}, {code}", [Items(items)])
+
+
+def folder_of(study: Study) -> str:
+    """`studies/CartPole-v1/ppo/fac7a90a`, of a folder of results."""
+    return "/".join(study.path.parts[-4:])

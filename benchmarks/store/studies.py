@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from manyseeds import untrusted
+from manyseeds import envs, stats, untrusted
+from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
 from manyseeds.errors import UsageError
 from manyseeds.locks import Locks
 from manyseeds.record import (
@@ -28,8 +30,34 @@ from manyseeds.record import (
     is_finished,
     read_record,
 )
-from manyseeds.worth import Worth, worth_of
+from manyseeds.stats import Parity
+from manyseeds.untrusted import NUMBER
+from manyseeds.worth import Worth, counted, unscored_text, worth_of
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
+
+STUDY: dict[str, Any] = {  # config.json
+    "command": str,
+    "code": {"digest": str, "commit": str, "origins": [str]},
+    "versions": {str: str},
+    "algo": str,
+    "env": str,
+    "config": {str: object},
+    "kind": str,
+    "vary": [str],
+    "sampler": str,
+    "seeds": [int],
+    "fresh_seeds": [int],
+    "cut": float,
+    "base?": str,
+}
+RESULT: dict[str, Any] = {  # result.json
+    "winner": int,
+    "trials": int,
+    "settings": {str: {str: object}},
+    "final": {str: [(NUMBER, None)]},
+    "auc": {str: [(NUMBER, None)]},
+    "diverged?": {str: [(float, None)]},
+}
 
 
 @dataclass(frozen=True)
@@ -118,6 +146,38 @@ def measured(result: Mapping[str, Any], measure: str) -> dict[str, list[Worth]]:
         diverged = result.get("diverged", {}).get(name) or [None] * len(values)
         found[name] = [worth_of(*seed) for seed in zip(values, diverged, strict=True)]
     return found
+
+
+def verdict_against(
+    worths: Mapping[str, Sequence[Worth]], name: str, spec: Scores | envs.EnvSpec
+) -> Parity | None:
+    """The verdict on the first scores, those of what was chosen, against those of a name; None
+    where one of them is unknown, and as `parity`."""
+    chosen, other = next(iter(worths.values())), worths[name]
+    ours, theirs = (counted(side, spec.random_score) for side in (chosen, other))
+    if np.isnan((*ours, *theirs)).any():
+        return None
+    return parity(ours, theirs, spec, bool(unscored_text([*chosen, *other])))
+
+
+def against_text(
+    worths: Mapping[str, Sequence[Worth]], name: str, spec: Scores | envs.EnvSpec
+) -> str:
+    """The same as text."""
+    both = (*next(iter(worths.values())), *worths[name])
+    if np.isnan(counted(both, spec.random_score)).any():
+        return "none (a score is unknown)"
+    return verdict_text(verdict_against(worths, name, spec), spec)
+
+
+def score_text(worths: Sequence[Worth], spec: Scores | envs.EnvSpec) -> str:
+    """`498.2 [493.1, 500.0] (1 diverged)`, and what equal scores do not tell."""
+    scores, unscored = counted(worths, spec.random_score), unscored_text(worths)
+    if np.isnan(scores).any():
+        return f"unknown ({unscored})"
+    found = stats.estimate(scores, "mean", imputed=bool(unscored))
+    text = found.full_text(spec.digits) if found.equal else found.text(spec.digits)
+    return text + (f" ({unscored})" if unscored else "")
 
 
 def sealed_studies(results: Path) -> list[Path]:

@@ -148,8 +148,13 @@ class Writer:
         return table.format(name, head, rows, note)
 
     def cell(self, cell: Cell) -> Markup:
-        if isinstance(cell, Sides | Lines):
-            return Markup("<br>").join(map(self.inline, cell))
+        """A cell. A side is not broken: it stands beside those of other cells."""
+        if isinstance(cell, Sides):
+            side = Markup('<span class="side">{}</span>')
+            return Markup("<br>").join(side.format(self.inline(text)) for text in cell)
+        if isinstance(cell, Lines):
+            lines = Markup("<br>").join(map(self.inline, cell))
+            return Markup('<div class="lines">{}</div>').format(lines)
         return self.inline(cell)
 
     def inline(self, inline: Inline) -> Markup:

@@ -93,7 +93,7 @@ def test_stored_text_is_text_in_every_format(text: str, tmp_path: Path) -> None:
             assert f"Is {text_of(piece)}." in shown.text
             assert shown.text.count(text) >= 7, shown.text
             own = {"p", "table", "thead", "tbody", "tr", "th", "td", "br", "sub", "ul", "li"}
-            own |= {"details", "summary", "div", "a", tag}
+            own |= {"details", "summary", "div", "span", "a", tag}
             assert set(shown.tags) <= own, shown.tags
     write_files([table], tmp_path)
     with (tmp_path / "tables" / "t.csv").open(newline="") as file:

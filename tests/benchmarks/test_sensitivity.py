@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -13,10 +12,11 @@ import pytest
 
 from manyseeds import envs, plots
 from manyseeds.benchmarks.chapters import sensitivity
+from manyseeds.benchmarks.chapters.blocks import Figure, Heading, Outcome
 from manyseeds.benchmarks.store.studies import StudyFolder
 from manyseeds.record import SCHEMA, seal
 from manyseeds.writing import write_json
-from tests.benchmarks.conftest import Output, Patch
+from tests.benchmarks.conftest import Output, Patch, tables_of
 
 SEEDS = [100, 101]
 SCORES = {  # normalised, [configurations, seeds]
@@ -92,38 +92,55 @@ def test_a_seed_is_scored_by_what_is_best_for_the_others(tmp_path: Path) -> None
     np.testing.assert_allclose(for_all, [[0.0, 0.1], [1.0, 0.2]], atol=1e-12)
 
 
-@pytest.mark.slow
-def test_the_page(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_page(tmp_path: Path) -> None:
     for algo, shift in (("ppo", 0.0), ("a2c", 0.1)):
         for env in SCORES:
             plant(tmp_path, algo, env, shift)
     plant(tmp_path, "dqn", "CartPole-v1")  # another set of environments
-    plane = mock.Mock(wraps=plots.plane)
-    monkeypatch.setattr(plots, "plane", plane)
-    text = sensitivity.page(tmp_path)
-    assert "| PPO (stale) | [3 x 2, 2 fresh](studies/CartPole-v1/ppo/x) | 15.0 [" in text
-    equal = "5.0 (all 10 seeds equal: at most 26% do otherwise)"
-    assert f"| preset | {equal} | undecided +0.021 [" in text
-    assert "| other | unknown (1 unknown) | none (a score is unknown) | undecided +0.000 [" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("| PPO | CartPole-v1, Pend"))
-    assert line.split("|")[-2].strip().startswith("0.325 [")  # (0.5 - 0 + 0.1 - 0.1) / 4 + ...
-    figures = sorted(figure.name for figure in (tmp_path / "plots").iterdir())
-    assert figures == [f"sensitivity{name}.svg" for name in ("-a2c", "-dqn", "-ppo", "")]
-    assert all(f"](plots/{name})" in text for name in figures)
-    assert "on CartPole-v1, Pendulum-v1; above and to the left" in text
+    blocks = list(sensitivity.page(tmp_path))
+    tables = tables_of(blocks)
+    rows = {row[4]: row for row in tables["searches"] if row[:2] == ["CartPole-v1", "PPO (stale)"]}
+    assert rows["preset"][2:4] == ["3 x 2, 2 fresh", "15.0 [11.0, 19.0]"]
+    assert rows["preset"][5] == "5.0 (all 10 seeds equal: at most 26% do otherwise)"
+    assert rows["preset"][6].startswith("undecided +0.021 [")
+    assert rows["other"][5:7] == ["unknown (1 unknown)", "none (a score is unknown)"]
+    assert rows["other"][7].startswith("undecided +0.000 [")
+    (row,) = (row for row in tables["sensitivity"] if row[0] == "PPO")
+    assert row[1] == "CartPole-v1, Pendulum-v1"
+    assert row[-1].startswith("0.325 [")  # (0.5 - 0 + 0.1 - 0.1) / 4 + ...
+    figures = {block.name: block for block in blocks if isinstance(block, Figure)}
+    assert sorted(figures) == [
+        "searches",
+        *(f"sensitivity{name}" for name in ("", "-a2c", "-dqn", "-ppo")),
+    ]
+    (drawn,) = (r for r in figures["searches"].data["panels"]["other"] if "Pole-v1, PPO" in r.label)
+    assert drawn.word == "none"
     # Algorithms on the same environments: sensitivity to the right, tuned scores upwards.
-    ((places, *_),) = (call.args for call in plane.call_args_list)
+    places = figures["sensitivity"].data["places"]
+    assert "on CartPole-v1, Pendulum-v1; above and to the left" in figures["sensitivity"].label
     values = {algo: [estimate.value for estimate in place] for algo, place in places.items()}
     assert values == {"PPO": pytest.approx([0.325, 0.65]), "A2C": pytest.approx([0.325, 0.75])}
+
+
+def test_the_winners_that_end_better_are_counted(tmp_path: Path) -> None:
+    path = plant(tmp_path, "ppo", "CartPole-v1")
+    result = json.loads((path / "result.json").read_text())
+    result["final"] = {"chosen": [400.0, 410.0] * 5, "preset": [5.0] * 10, "other": [500.0] * 10}
+    write_json(path / "result.json", result)
+    seal(path)
+    (outcome,) = (x for x in sensitivity.page(tmp_path) if isinstance(x, Outcome))
+    assert outcome.text == (
+        "Against preset, 1 of 1 winner scored better on fresh seeds, 0 worse. "
+        "Against other, 0 of 1 winner scored better on fresh seeds, 1 worse."
+    )
 
 
 def test_what_was_not_sampled_around_the_defaults_is_left_out(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", "CartPole-v1", sampler="tpe")
     plant(tmp_path, "a2c", "CartPole-v1", base="preset")
     plant(tmp_path, "reinforce", "CartPole-v1", cut=0.5)
-    text = sensitivity.page(tmp_path)
-    assert "## Searches" in text
-    assert "## Sensitivity" not in text
+    headings = [x.text for x in sensitivity.page(tmp_path) if isinstance(x, Heading)]
+    assert headings == ["Searches"]
 
 
 @pytest.mark.parametrize("broken", ["schema", "truncated", "config", "result", "algo"])
