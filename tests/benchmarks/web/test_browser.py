@@ -138,7 +138,7 @@ def test_front_page(browser: Any, site: Path) -> None:
         commands[1].get_by_text("Copy").click()
         commands[1].get_by_text("Copied").wait_for()
         assert "PPO on Pendulum-v1" in page.locator(".shown h2").inner_text()
-        page.locator(".shown svg").first.wait_for()
+        page.locator(".shown .panel svg").first.wait_for()
         assert page.locator(".forest li").all_inner_texts() == ["CartPole-v1\nundecided"]
         assert "Pendulum-v1\nPPO" in page.locator(".best").inner_text()
         for group, name in (("Learn", "GRPO"), ("Results", "Speed"), ("Use", "Your own algorithm")):
@@ -367,6 +367,7 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         assert scores() == [407.2, 490.0, 300.0]  # A2C, PPO, REINFORCE
         assert table.locator("th[aria-sort]").count() == 1
     with opened(browser, site, "speed.html") as page:
+        page.locator("details", has=page.locator("table")).first.locator("summary").click()
         table = page.locator("table", has_text="timesteps/s").first
         table.locator("thead button", has_text="timesteps/s").click()
         cells = table.locator("tbody tr td:nth-child(3)").all_inner_texts()
