@@ -38,6 +38,7 @@ from manyseeds.benchmarks.web.figures import figure_json
 from manyseeds.errors import printable
 
 EMPTY = Markup()
+LONG = 15  # rows of a table above which it is folded
 
 
 class Writer:
@@ -54,6 +55,12 @@ class Writer:
     def blocks(self, blocks: Iterable[Block]) -> Markup:
         return Markup("\n").join(map(self.block, blocks))
 
+    def fold(self, summary: str, blocks: Iterable[Block]) -> Markup:
+        """Blocks that a click on the summary shows; a long table within is not folded again."""
+        text = Markup("<details><summary>{}</summary>\n{}\n</details>")
+        inner = (self.table(x) if isinstance(x, Table) else self.block(x) for x in blocks)
+        return text.format(printable(summary), Markup("\n").join(inner))
+
     def block(self, block: Block) -> Markup:
         match block:
             case Heading():
@@ -65,13 +72,15 @@ class Writer:
                 return Markup("<p>{}</p>").format(self.inline(block))
             case Items():
                 return self.items(block)
+            case Table() if len(block.rows) > LONG:
+                names = ", ".join(map(text_of, block.columns))
+                return self.fold(f"{len(block.rows)} rows: {names}", [block])
             case Table():
                 return self.table(block)
             case Figure():
                 return self.figure(block)
             case Fold():
-                text = Markup("<details><summary>{}</summary>\n{}\n</details>")
-                return text.format(printable(block.summary), self.blocks(block.blocks))
+                return self.fold(block.summary, block.blocks)
             case Claim():
                 return self.claim(block)
             case Outcome():
@@ -84,19 +93,16 @@ class Writer:
             '<p class="verdict-line"><b class="word" data-word="{word}">{word}</b> {number}</p>\n'
             "{figure}\n{details}\n</article>"
         )
-        source, details = EMPTY, EMPTY
+        source = EMPTY
         if block.source:
             source = Markup('<small class="source">{}</small>').format(block.source)
-        if block.details:
-            details = Markup("<details><summary>Details</summary>\n{}\n</details>")
-            details = details.format(self.blocks(block.details))
         return card.format(
             claim=self.inline(block.claim),
             source=source,
             word=block.verdict,
             number=self.inline(block.number),
             figure=self.figure(block.figure) if block.figure else EMPTY,
-            details=details,
+            details=self.fold("Details", block.details) if block.details else EMPTY,
         )
 
     def figure(self, block: Figure) -> Markup:
@@ -120,13 +126,13 @@ class Writer:
         """A table that scrolls where it is wide."""
         right = right_aligned(block)
         head = EMPTY.join(
-            Markup('<th scope="col"{}>{}</th>').format(align(x), self.cell(name))
+            Markup('<th scope="col"{}>{}</th>').format(classes(name, x), self.cell(name))
             for name, x in zip(block.columns, right, strict=True)
         )
         rows = Markup("\n").join(
             Markup("<tr>{}</tr>").format(
                 EMPTY.join(
-                    Markup("<td{}>{}</td>").format(align(x), self.cell(cell))
+                    Markup("<td{}>{}</td>").format(classes(cell, x), self.cell(cell))
                     for cell, x in zip(row, right, strict=True)
                 )
             )
@@ -142,8 +148,13 @@ class Writer:
         return table.format(name, head, rows, note)
 
     def cell(self, cell: Cell) -> Markup:
-        if isinstance(cell, Sides | Lines):
-            return Markup("<br>").join(map(self.inline, cell))
+        """A cell. A side is not broken: it stands beside those of other cells."""
+        if isinstance(cell, Sides):
+            side = Markup('<span class="side">{}</span>')
+            return Markup("<br>").join(side.format(self.inline(text)) for text in cell)
+        if isinstance(cell, Lines):
+            lines = Markup("<br>").join(map(self.inline, cell))
+            return Markup('<div class="lines">{}</div>').format(lines)
         return self.inline(cell)
 
     def inline(self, inline: Inline) -> Markup:
@@ -173,5 +184,8 @@ class Writer:
         return Markup('<a href="{}">{}</a>').format(target, label) if target else label
 
 
-def align(right: bool) -> Markup:
-    return Markup(' class="number"') if right else EMPTY
+def classes(cell: Cell, right: bool) -> Markup:
+    """Of a cell: numbers stand at the right, and a side in one line beside that of other cells."""
+    names = ("number" if right else "", "sides" if isinstance(cell, Sides) else "")
+    text = " ".join(filter(None, names))
+    return Markup(' class="{}"').format(text) if text else EMPTY

@@ -251,6 +251,8 @@ const Gridworld = (() => {
     document.documentElement.classList.toggle("large", state.large);
     find("#large").setAttribute("aria-pressed", String(state.large));
     Interactive.tell(problem);
+    const { rows, columns } = state.world;
+    for (const pair of all(".methods")) pair.classList.toggle("wide", columns > 1.5 * rows);
     drawSettings();
     if (state.tab === "plan") {
       for (const name of PLANNERS) drawPlan(name);

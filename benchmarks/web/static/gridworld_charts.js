@@ -100,7 +100,7 @@ const GridworldCharts = (() => {
     const [width, height] = [Math.max(300, figure.clientWidth), 280];
     const domain = [0, Math.max(1, ...ends.map((end) => end.x))];
     const marginRight = labelMargin(ends, domain, width, height) ?? 24;
-    const margins = { marginLeft: 56, marginBottom: 40, marginRight };
+    const margins = { marginLeft: 66, marginBottom: 40, marginRight };
     const name = figure.getAttribute("aria-label");
     figure.replaceChildren(
       chart(name, { width, height, ...margins, ...options, marks: [...marks, labels(ends)] }),

@@ -1,5 +1,4 @@
-// Tables of the report: a click on the name of a column sorts by it, up, down, and back; long ones are
-// folded.
+// Tables of the report: a click on the name of a column sorts by it, up, down, and back.
 "use strict";
 
 // What a cell is sorted by: the number that it begins with, else its text; empty cells are last.
@@ -36,40 +35,23 @@ function sortable(table) {
   });
 }
 
-// A long table is folded; a link to one of its rows opens it.
-const LONG = 15; // rows
-
-function fold(table) {
-  const rows = table.tBodies[0]?.rows.length ?? 0;
-  if (rows <= LONG || table.closest("details")) return;
-  const names = [...table.tHead?.rows[0].cells ?? []].map((cell) => cell.textContent.trim()).filter(Boolean);
-  const details = document.createElement("details");
-  const summary = document.createElement("summary");
-  summary.textContent = `${rows} rows: ${names.join(", ")}`;
-  const scroll = table.closest(".scroll");
-  scroll.replaceWith(details);
-  details.append(summary, scroll);
-}
-
+// A link to a row of a table that is folded opens it.
 function reveal() {
-  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const details = target && target.closest("details");
+  const target = document.querySelector(":target");
+  const details = target?.closest("details");
   if (!details || details.open) return;
   details.open = true;
   target.scrollIntoView();
 }
 
-for (const table of document.querySelectorAll("section .scroll > table:not(.matrix, .transcripts)")) {
-  sortable(table);
-  fold(table);
-}
+for (const table of document.querySelectorAll("section .scroll > table:not(.matrix, .transcripts)")) sortable(table);
 addEventListener("hashchange", reveal);
 reveal();
 
 // What is folded is printed, too.
 const opened = [];
 addEventListener("beforeprint", () => {
-  opened.push(...document.querySelectorAll("details:not([open])"));
+  opened.push(...document.querySelectorAll("main details:not([open])"));
   for (const details of opened) details.open = true;
 });
 addEventListener("afterprint", () => {

@@ -138,7 +138,7 @@ def test_front_page(browser: Any, site: Path) -> None:
         commands[1].get_by_text("Copy").click()
         commands[1].get_by_text("Copied").wait_for()
         assert "PPO on Pendulum-v1" in page.locator(".shown h2").inner_text()
-        page.locator(".shown svg").first.wait_for()
+        page.locator(".shown .panel svg").first.wait_for()
         assert page.locator(".forest li").all_inner_texts() == ["CartPole-v1\nundecided"]
         assert "Pendulum-v1\nPPO" in page.locator(".best").inner_text()
         for group, name in (("Learn", "GRPO"), ("Results", "Speed"), ("Use", "Your own algorithm")):
@@ -326,17 +326,17 @@ def test_print(browser: Any, site: Path) -> None:
         with opened(browser, site, file, scheme="dark") as page:
             page.wait_for_function("document.readyState === 'complete'")
             page.wait_for_timeout(100)  # the data are unpacked
-            folded = page.locator("details:not([open])").count()
+            folded = page.locator("main details:not([open])").count()
             page.evaluate(
                 """addEventListener("beforeprint", () => {
                   const places = [...document.querySelectorAll("[data-chart], #curves")];
                   window.undrawn = places.filter((x) => !x.querySelector("svg, table")).length;
-                  window.folded = document.querySelectorAll("details:not([open])").length;
+                  window.folded = document.querySelectorAll("main details:not([open])").length;
                 })"""
             )
             page.pdf(format="A4")
             assert page.evaluate("[window.undrawn, window.folded]") == [0, 0], file
-            assert page.locator("details:not([open])").count() == folded
+            assert page.locator("main details:not([open])").count() == folded
             page.set_viewport_size({"width": PAPER, "height": 900})
             page.emulate_media(media="print")
             page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -367,6 +367,7 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         assert scores() == [407.2, 490.0, 300.0]  # A2C, PPO, REINFORCE
         assert table.locator("th[aria-sort]").count() == 1
     with opened(browser, site, "speed.html") as page:
+        page.locator("details", has=page.locator("table")).first.locator("summary").click()
         table = page.locator("table", has_text="timesteps/s").first
         table.locator("thead button", has_text="timesteps/s").click()
         cells = table.locator("tbody tr td:nth-child(3)").all_inner_texts()
