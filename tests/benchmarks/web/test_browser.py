@@ -138,7 +138,7 @@ def test_front_page(browser: Any, site: Path) -> None:
         commands[1].get_by_text("Copy").click()
         commands[1].get_by_text("Copied").wait_for()
         assert "PPO on Pendulum-v1" in page.locator(".shown h2").inner_text()
-        page.locator(".shown svg").first.wait_for()
+        page.locator(".shown .panel svg").first.wait_for()
         assert page.locator(".forest li").all_inner_texts() == ["CartPole-v1\nundecided"]
         assert "Pendulum-v1\nPPO" in page.locator(".best").inner_text()
         for group, name in (("Learn", "GRPO"), ("Results", "Speed"), ("Use", "Your own algorithm")):
