@@ -85,7 +85,7 @@ def remove_former_files(results: Path, written: Collection[Path]) -> None:
     """Remove the figures and tables of former reports that are not among what was written.
 
     They have no mark, so any file there with such an ending counts as one.
-    Other endings are those of other commands: tables/check.json of watch.py, throughput.md.
+    Other endings are those of other commands: tables/check.json of watch.py.
     """
     former = [
         path
@@ -177,7 +177,7 @@ def _report(results: Path, note: str) -> tuple[list[Path], list[str]]:
 
 def write_readmes(front: Page, pages: Sequence[Page], results: Path) -> None:
     """Write what README.md and llm_track/README.md say of the results, and the tree of methods."""
-    taxonomy.draw(results / "plots" / "taxonomy.svg")
+    write_files([taxonomy.figure()], results)
     home = PUBLISHED.parent
     claims = next((page.blocks for page in pages if page.file == "language-claims.md"), ())
     for readme, blocks in (

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from manyseeds import plots
+from manyseeds.benchmarks.chapters.blocks import Figure
 from manyseeds.benchmarks.experiments import catalog
 
 # A branch is {question or kind: what is below}. The methods of an end are those that name it as
@@ -39,6 +38,7 @@ def filled(tree: dict[str, Any]) -> dict[str, Any]:
     return {branch: filled(below) if below else methods(branch) for branch, below in tree.items()}
 
 
-def draw(path: Path) -> None:
-    """Draw the methods that are there."""
-    plots.tree(filled(TREE), path)
+def figure() -> Figure:
+    """The methods that are there."""
+    label = "The methods of this project as a tree"
+    return Figure("taxonomy", label, "tree", {"branches": filled(TREE)})

@@ -227,7 +227,7 @@ def columns(algo: str) -> tuple[str, ...]:
 
 def cells(rows: Sequence[dict[str, Any]], device: str) -> list[tuple[str, ...]]:
     """The rows of an algorithm's table."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for r in rows:
         compiles = device == "cuda" or r["system"] not in ("sb3", OURS)
         found.append(

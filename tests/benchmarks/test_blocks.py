@@ -153,3 +153,13 @@ def test_rows_of_a_table() -> None:
     assert rows[0] == '| <a id="a"></a>ours<br>SB3 | 3<br>10 | 1.0<br>2.0 |'
     assert "of 3 seeds" in table.few_seeds
     assert not Table("", ("n",), [("3",)]).few_seeds
+
+
+def test_a_long_table_is_folded_once() -> None:
+    def shown(block: Block) -> str:
+        return str(html.Writer({}).block(block))
+
+    rows = [("a", "b")] * (html.LONG + 1)
+    assert "<summary>16 rows: x, y</summary>" in shown(Table("", ("x", "y"), rows))
+    assert shown(Fold("all", [Table("", ("x", "y"), rows)])).count("<details>") == 1
+    assert "<details>" not in shown(Table("", ("x", "y"), rows[1:]))

@@ -292,7 +292,9 @@ function forestAxis(ticks, label, percent, list) {
   const svg = d3.create("svg").attr("class", "forest-axis").attr("aria-hidden", "true");
   for (const tick of ticks) {
     svg.append("line").attr("x1", percent(tick)).attr("x2", percent(tick)).attr("y1", 0).attr("y2", 5);
-    svg.append("text").attr("x", percent(tick)).attr("y", 18).text(tick ? signed(tick) : "0");
+    const place = parseFloat(percent(tick)); // what is at an end stays inside
+    svg.append("text").attr("x", percent(tick)).attr("y", 18).text(tick ? signed(tick) : "0")
+      .style("text-anchor", place < 5 ? "start" : place > 95 ? "end" : "middle");
   }
   return element("div", { class: "forest-foot", style: list.getAttribute("style") },
     svg.node(), element("span", { class: "forest-xlabel" }, label));

@@ -222,8 +222,7 @@ const GridworldEngine = (() => {
         const pair = state * A + action;
         row[X] += r[pair] / actions.length;
         probabilities.forEach((p, k) => {
-          const next = successors[pair * OUTCOMES + k];
-          if (!ends[next]) row[next] -= p / actions.length;
+          row[successors[pair * OUTCOMES + k]] -= p / actions.length;
         });
       }
       return row;
