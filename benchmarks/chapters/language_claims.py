@@ -584,7 +584,8 @@ def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -
         if plain and m is not plain:
             alone = f"{name} alone minus {CHANGED[0]}"
             scores += compared("pass@1", alone, between(m, plain, measure("pass@1")))
-            early, length = between(m, plain, early_length), f"length, first {EARLY:.0%}"
+            early = between(m, plain, early_length)
+            length = f"length in the first {EARLY:.0%} of the training"
             lengths += [(name, x) for x in compared(length, alone, early, 2, " tokens")]
     if scores:
         yield judged(

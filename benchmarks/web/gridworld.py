@@ -90,6 +90,9 @@ def pages() -> list[Page]:
         "policies": policy_plan.sweeps[-1].iteration,
         "value_sweeps": len(value_plan.sweeps) - 1,  # the first is V = 0
     }
-    return [
-        Page("gridworld.html", "Gridworld", "gridworld.html.j2", context, SCRIPTS, group="Learn")
-    ]
+    about = (
+        "A gridworld to play with: policy iteration, value iteration, Q-learning and SARSA step by "
+        "step, on boards of your own and of Sutton and Barto."
+    )
+    file, title, template = "gridworld.html", "Gridworld", "gridworld.html.j2"
+    return [Page(file, title, template, context, SCRIPTS, group="Learn", description=about)]

@@ -153,7 +153,8 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         patch.chdir(elsewhere)
         patch.setenv("COLUMNS", "200")
         for folder in ("algos", "benchmarks", "llm_track"):
-            files = [p for p in (ROOT / folder).glob("*.py") if "\nif __name__ ==" in p.read_text()]
+            named = (ROOT / folder).glob("[a-z]*.py")
+            files = [path for path in named if "\nif __name__ ==" in path.read_text()]
             assert len(files) > 5
             for path in sorted(f"{folder}/{file.name}" for file in files):
                 script = Script(path, "--help").run()
@@ -204,6 +205,8 @@ def test_every_example_names_a_script_and_its_flags(helps: dict[str, str]) -> No
     found = [(path, *x) for path, text in texts.items() for x in EXAMPLE.findall(text)]
     assert len(found) > 60
     for path, script, rest in found:
+        if re.search("NAME|DIR|cleanrl/", script):
+            continue
         assert script in helps, (path, script)
         known = helps[script].replace("[no-]", "")
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", rest):
