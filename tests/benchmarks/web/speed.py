@@ -106,7 +106,9 @@ def main() -> None:
                 paints.append(page.evaluate("window.paint"))
                 page.context.close()
             page = opened(browser, file)
-            page.evaluate("document.querySelectorAll('main details').forEach((x) => { x.open = true; })")
+            page.evaluate(
+                "document.querySelectorAll('main details').forEach((x) => { x.open = true; })"
+            )
             for name in ("rows", "columns"):  # the largest grid
                 if page.locator(f"#{name}").count():
                     page.fill(f"#{name}", "12")
