@@ -19,6 +19,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Figure,
     Heading,
     Inline,
+    Outcome,
     Table,
     Text,
     folded_if_long,
@@ -176,6 +177,9 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
     sections = [section for about in HYPOTHESES if (section := claim_section(about, results))]
     if not sections:
         return
+    words = [block.verdict for section in sections for block in section if isinstance(block, Claim)]
+    counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    yield Outcome(f"{plural(len(words), 'claim')}: {', '.join(counts)}.")
     yield Text(
         "Each ablation varies one or two hyperparameters; everything else is as in the preset, "
         "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. The comparisons that "

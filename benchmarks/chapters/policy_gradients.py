@@ -82,15 +82,12 @@ def curves(name: str, label: str, panels: Mapping[str, Any], **more: Any) -> Fig
 # ---- REINFORCE ------------------------------------------------------------------------
 
 WEIGHT_COLUMNS = (
-    "weight",
-    "normalised",
-    "n",
-    "variance of the gradient [95%]",
-    "signal / noise [95%]",
+    *("weight", "normalised", "n", "variance of the gradient [95%]", "signal / noise [95%]"),
 )
 # The first of each pair has the less noisy gradient.
 LESS_NOISE = (
-    *(("return_to_go", "total_return"), ("baseline", "return_to_go")),
+    ("return_to_go", "total_return"),
+    ("baseline", "return_to_go"),
     ("q", "return_to_go"),
 )
 SCALES = {True: "normalised weights", False: "raw weights"}
@@ -161,12 +158,10 @@ def weights_section(results: Sequence[Result]) -> list[Block]:
     ratios: dict[tuple[bool, str], Estimate] = {}
     for normalize, scale in SCALES.items():
         for weight in WEIGHTS:
-            found = [
-                r for r in here if has_settings(r, weight=weight, normalize_advantage=normalize)
-            ]
-            if not found:
+            own = {"weight": weight, "normalize_advantage": normalize}
+            result = next((r for r in here if has_settings(r, **own)), None)
+            if result is None:
                 continue
-            result = found[0]
             with left_out(result.run.path):
                 line, variance = geometric_mean(result, "grad_variance")
                 ratio = stats.estimate(signal_to_noise(result), "mean")
@@ -224,15 +219,8 @@ def weights_section(results: Sequence[Result]) -> list[Block]:
 # ---- A2C ------------------------------------------------------------------------------
 
 ESTIMATOR_COLUMNS = (
-    "environment",
-    "advantage",
-    "n",
-    "final, IQM [95%]",
-    "failures",
-    "final against GAE",
-    "AUC, mean [95%]",
-    "AUC against GAE",
-    "mean squared advantage, first tenth [95%]",
+    *("environment", "advantage", "n", "final, IQM [95%]", "failures", "final against GAE"),
+    *("AUC, mean [95%]", "AUC against GAE", "mean squared advantage, first tenth [95%]"),
 )
 
 
@@ -256,10 +244,9 @@ def estimators_section(results: Sequence[Result]) -> list[Block]:
         here = [r for r in results if (r.algo, r.spec.id) == ("a2c", env)]
         gae: Result | None = None
         for settings in (*A2C_ADVANTAGES, {}):
-            found = [r for r in here if r.config == plain | settings]
-            if not found:
+            result = next((r for r in here if r.config == plain | settings), None)
+            if result is None:
                 continue
-            result = found[0]
             gae = result if settings == A2C_ADVANTAGES[0] else gae
             name = estimator_name(result.config)
             steps = plural(result.config["num_steps"], "step")
@@ -267,23 +254,12 @@ def estimators_section(results: Sequence[Result]) -> list[Block]:
             with left_out(result.run.path):
                 line, square = geometric_mean(result, "value_loss", share=0.1)
                 verdicts = {m: parity_of(result, other, m) if other else None for m in MEASURES}
-                final, auc = (
-                    verdict_text(verdict, result.spec) if other else ""
-                    for verdict in verdicts.values()
-                )
-                rows.append(
-                    (
-                        env,
-                        name if settings else f"preset: {name}, {steps}",
-                        str(len(result.seeds)),
-                        result.text(result.final),
-                        result.failures_text(),
-                        final,
-                        result.text(result.auc, "mean"),
-                        auc,
-                        square,
-                    )
-                )
+                texts = (verdict_text(v, result.spec) if other else "" for v in verdicts.values())
+                final, auc = texts
+                about = (env, name if settings else f"preset: {name}, {steps}")
+                scores = (result.text(result.final), result.failures_text(), final)
+                speeds = (result.text(result.auc, "mean"), auc, square)
+                rows.append((*about, str(len(result.seeds)), *scores, *speeds))
                 runs.append(result.run)
                 if settings and other:
                     speed.setdefault(env, {})[name] = verdicts["auc"]
@@ -355,14 +331,8 @@ ESTIMATORS_ABOUT = (
 # ---- GRPO -----------------------------------------------------------------------------
 
 ADVANTAGE_COLUMNS = (
-    "environment",
-    "advantage",
-    "n",
-    "final, IQM [95%]",
-    "mean [95%]",
-    "failures",
-    "AUC, mean [95%]",
-    "groups without signal, first / second half",
+    *("environment", "advantage", "n", "final, IQM [95%]", "mean [95%]", "failures"),
+    *("AUC, mean [95%]", "groups without signal, first / second half"),
 )
 
 
@@ -395,43 +365,26 @@ def advantages_section(results: Sequence[Result]) -> list[Block]:
         for settings in (*ADVANTAGES, *LARGE_MINIBATCHES, None):
             algo = "ppo" if settings is None else "grpo"
             here = [r for r in results if (r.algo, r.spec.id) == (algo, env)]
-            found = [r for r in here if has_settings(r, **(settings or {}))]
-            if not found:
+            result = next((r for r in here if has_settings(r, **(settings or {}))), None)
+            if result is None:
                 continue
-            result = found[0]
             name = PPO_NAME if settings is None else advantage_name(settings)
             with left_out(result.run.path):
                 silent = "" if settings is None else groups_without_signal(result)
-                rows.append(
-                    (
-                        env,
-                        name,
-                        str(len(result.seeds)),
-                        result.text(result.final),
-                        result.text(result.final, "mean"),
-                        result.failures_text(),
-                        result.text(result.auc, "mean"),
-                        silent,
-                    )
-                )
+                final, auc = result.text(result.final, "mean"), result.text(result.auc, "mean")
+                scores = (result.text(result.final), final, result.failures_text(), auc)
+                rows.append((env, name, str(len(result.seeds)), *scores, silent))
                 by_name[env, name] = result
                 if settings not in LARGE_MINIBATCHES:
                     panels.setdefault(env, {})[name] = mean_curve(result)
     if not panels:
         return []
+    label = "Greedy returns with each advantage"
     return [
         *(grpo_claim(*about, by_name) for about in GRPO_CLAIMS),
         *ADVANTAGES_ABOUT,
-        curves(
-            "advantages",
-            "Greedy returns with each advantage",
-            panels,
-            ylabel="greedy return",
-            columns=2,
-        ),
-        folded_if_long(
-            "Scores of every advantage", Table("grpo-advantages", ADVANTAGE_COLUMNS, rows)
-        ),
+        curves("advantages", label, panels, ylabel="greedy return", columns=2),
+        folded_if_long("Scores of all of them", Table("grpo-advantages", ADVANTAGE_COLUMNS, rows)),
         *commands([result.run for result in by_name.values()]),
     ]
 
@@ -513,15 +466,8 @@ ADVANTAGES_ABOUT = (
 # ---- The critic -----------------------------------------------------------------------
 
 CRITIC_COLUMNS = (
-    "environment",
-    "algorithm",
-    "parameters",
-    "optimizer, KiB",
-    "peak memory, MiB",
-    "s per 1M timesteps",
-    "times PPO's",
-    "final, mean [95%]",
-    "timesteps to threshold",
+    *("environment", "algorithm", "parameters", "optimizer, KiB", "peak memory, MiB"),
+    *("s per 1M timesteps", "times PPO's", "final, mean [95%]", "timesteps to threshold"),
     "reached by",
 )
 

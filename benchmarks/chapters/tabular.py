@@ -45,16 +45,8 @@ WINDOWS = 40  # points of a curve of training returns
 # ---- Planning -------------------------------------------------------------------------
 
 PLANNING = (
-    "environment",
-    "gamma",
-    "policy iteration: policies",
-    "residual",
-    "value iteration: sweeps",
-    "residual",
-    "largest difference of values",
-    "start value",
-    "return",
-    "reference",
+    *("environment", "gamma", "policy iteration: policies", "residual", "value iteration: sweeps"),
+    *("residual", "largest difference of values", "start value", "return", "reference"),
 )
 
 
@@ -92,17 +84,10 @@ def planning(runs: Sequence[StoredRun]) -> Iterator[Block]:
             apart.append(np.abs(values[0] - values[1]).max())
         last = next(iter(summaries.values()))
         reference = envs.NATIVE[env]().spec.reference_score if env in envs.NATIVE else None
-        rows.append(
-            (
-                env,
-                f"{gamma:g}",
-                *cells,
-                f"{apart[-1]:.0e}" if comparable else "",
-                f"{last['start_value']:.4f}",
-                " / ".join(sorted({f"{s['score']:.3f}" for s in summaries.values()})),
-                "" if reference is None else f"{reference:g}",
-            )
-        )
+        cells += [f"{apart[-1]:.0e}" if comparable else "", f"{last['start_value']:.4f}"]
+        returns = " / ".join(sorted({f"{s['score']:.3f}" for s in summaries.values()}))
+        known = "" if reference is None else f"{reference:g}"
+        rows.append((env, f"{gamma:g}", *cells, returns, known))
         if "value_iteration" in sides:
             y = sides["value_iteration"].residuals
             y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
@@ -197,15 +182,8 @@ def greedy_actions(env_id: str, gamma: float, board: Board) -> NDArray[np.bool_]
 # ---- Prediction -----------------------------------------------------------------------
 
 PREDICTION = (
-    "environment",
-    "method",
-    "alpha",
-    "n",
-    "RMS error, first 10 episodes",
-    "final RMS error [95%]",
-    "bias",
-    "standard deviation",
-    "bias by chance",
+    *("environment", "method", "alpha", "n", "RMS error, first 10 episodes"),
+    *("final RMS error [95%]", "bias", "standard deviation", "bias by chance"),
 )
 SAME_ALPHA = 0.1  # of the figure that shows bias and variance
 
@@ -257,17 +235,9 @@ def prediction(runs: Sequence[StoredRun]) -> Iterator[Block]:
                 name, n = method(run.config), len(run.seeds)
                 bias, std = np.sqrt(found.bias_squared), np.sqrt(found.variance)
                 spread = (bias[-1], std[-1], std[-1] / math.sqrt(n - 1) if n > 1 else None)
-                rows.append(
-                    (
-                        env,
-                        name,
-                        alpha,
-                        str(n),
-                        error_text(found.early_errors),
-                        error_text(found.errors[:, -1]),
-                        *("" if x is None or found.diverged else f"{x:.3f}" for x in spread),
-                    )
-                )
+                texts = ("" if x is None or found.diverged else f"{x:.3f}" for x in spread)
+                both = (error_text(x) for x in (found.early_errors, found.errors[:, -1]))
+                rows.append((env, name, alpha, str(n), *both, *texts))
                 if found.diverged:
                     continue  # no mean to draw
                 finals[f"{name}, alpha {alpha}"] = stats.estimate(found.errors[:, -1], "mean")
@@ -322,13 +292,8 @@ def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
                 f"prediction-{name}-{file_name(env)}",
                 f"{what} of predicted values on {printable(env)}",
                 "lines",
-                {
-                    "panels": panels,
-                    "xlabel": "episodes",
-                    "ylabel": ylabel,
-                    "legend": legend,
-                    "share_y": True,
-                },
+                {"panels": panels, "xlabel": "episodes", "share_y": True}
+                | {"ylabel": ylabel, "legend": legend},
             )
 
 
@@ -336,9 +301,7 @@ def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
 
 CLIFF = "CliffWalking-v1"
 ON_THE_CLIFF = (
-    "algorithm",
-    "n",
-    "online return, last tenth, mean [95%]",
+    *("algorithm", "n", "online return, last tenth, mean [95%]"),
     "final greedy return, mean [95%]",
 )
 
@@ -408,11 +371,8 @@ def cliff(found: Sequence[StoredRun]) -> Iterator[Block]:
         "above it, whose greedy return is -15, and -22.3 for the safest path. Expected SARSA has "
         "SARSA's target without the noise of the next action."
     )
-    yield cliff_claim(
-        returns,
-        figure,
-        [Table("cliff", ON_THE_CLIFF, rows), about, *commands([*runs.values()])],
-    )
+    table = Table("cliff", ON_THE_CLIFF, rows)
+    yield cliff_claim(returns, figure, [table, about, *commands([*runs.values()])])
 
 
 def cliff_claim(

@@ -79,12 +79,6 @@ class Checked:
 
 
 COLUMNS = (
-    "environment",
-    "algorithm",
-    "run",
-    "n",
-    "native, mean [95%]",
-    "Gymnasium, mean [95%]",
-    "difference [95%]",
-    "verdict",
+    *("environment", "algorithm", "run", "n", "native, mean [95%]", "Gymnasium, mean [95%]"),
+    *("difference [95%]", "verdict"),
 )
