@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
@@ -187,7 +187,7 @@ class Renderer(RendererHTML):
         if urlsplit(href).scheme in ("http", "https") or href.startswith("#"):
             target = href
         else:
-            file, _, anchor = href.partition("#")
+            file, anchor = urldefrag(href)
             target = self.places.target(self.resolved(file), anchor)
         self.closing.append("</a>" if target else "</span>")
         return f'<a href="{escape(target)}">' if target else '<span class="file">'
