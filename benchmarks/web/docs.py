@@ -123,7 +123,9 @@ def document(path: str, file: str, name: str, places: Places) -> Page:
 def description(name: str, headings: Sequence[str]) -> str:
     """What a document is about, for search engines: as many of its headings as they show."""
     about = name
-    for heading, mark in zip(headings, itertools.chain([": "], itertools.repeat("; "))):
+    for heading, mark in zip(
+        headings, itertools.chain([": "], itertools.repeat("; ")), strict=False
+    ):
         if len(about) + len(heading) > DESCRIPTION:
             break
         about += mark + heading.removesuffix(".")
