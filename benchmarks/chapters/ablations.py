@@ -24,7 +24,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import claim_word, forest
+from manyseeds.benchmarks.chapters.differences import CLAIM_RULE, claim_word, counted, forest
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.benchmarks.store.comparison import MEASURES
@@ -193,10 +193,8 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
         Emphasis("false"),
         " if it is worse or equivalent, and ",
         Emphasis("undecided"),
-        " otherwise. It holds if it is true in all comparisons, in part if in some, and does not "
-        "hold if it is false in some and true in none. A verdict is a single test with the 95% "
-        "interval of the difference of normalised means and p < 0.05, not corrected for the number "
-        "of comparisons.",
+        f" otherwise. {CLAIM_RULE} A verdict is a single test with the 95% interval of the "
+        "difference of normalised means and p < 0.05, not corrected for the number of comparisons.",
     )
     for section in sections:
         yield from section
@@ -210,7 +208,6 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
     if not compared:
         return []
     answers = [c.answer for c in compared]
-    true, total = answers.count("true"), plural(len(answers), "comparison")
     panels: dict[str, dict[str, Parity | None]] = {}
     for c in compared:
         panels.setdefault(c.env, {})[c.name] = c.verdicts[about.measure]
@@ -231,7 +228,7 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
     card = Claim(
         about.claim,
         claim_word(answers),
-        f"true in {true} of {total} by {measure}",
+        counted(answers, f"by {measure}"),
         forest(
             f"{name}-comparisons",
             f"Comparisons by {measure}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from manyseeds.benchmarks.chapters.blocks import Figure, Word
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
+from manyseeds.record import plural
 from manyseeds.stats import Estimate, Parity
 
 Answer = str  # whether a claim is "true", "false" or "undecided" of a pair
@@ -44,6 +45,19 @@ def claim_word(answers: Iterable[Answer]) -> Word:
     if "true" in found:
         return "holds" if found == {"true"} else "in part"
     return "does not hold" if "false" in found else "not shown"
+
+
+CLAIM_RULE = (
+    "A claim holds if it is true in all comparisons, in part if in some, and does not hold if it "
+    "is false in some and true in none. Otherwise it is not shown."
+)
+
+
+def counted(answers: Sequence[Answer], compared: str) -> str:
+    """`true in 3 of 4 comparisons by final score, false in 1, undecided in 0`"""
+    true, false, undecided = (answers.count(x) for x in ("true", "false", "undecided"))
+    total = plural(len(answers), "comparison")
+    return f"true in {true} of {total} {compared}, false in {false}, undecided in {undecided}"
 
 
 def lies_above(a: Estimate, b: Estimate) -> Answer:

@@ -32,7 +32,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.origins import origins
+from manyseeds.benchmarks.chapters.origins import origins, provenance_line
 from manyseeds.benchmarks.experiments.verdicts import Verdict
 from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
@@ -48,7 +48,6 @@ from manyseeds.benchmarks.store.stored import file_name, find_file
 from manyseeds.errors import printable
 from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line
-from manyseeds.record import plural
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Estimate
 
@@ -448,10 +447,9 @@ def failures_list(pairs: Sequence[Pair]) -> Iterator[Block]:
 def provenance(pairs: Sequence[Pair], results: Path) -> Fold:
     """Commands, code, machine and hyperparameters of every run, behind one line."""
     runs = [(pair, r) for pair in pairs for r in (*pair.headline, *pair.others)]
-    stale = sum(is_stale(result) for _, result in runs)
-    code = f"{stale} of them stale" if stale else "of the present code"
+    title = provenance_line(len(runs), "run", sum(is_stale(result) for _, result in runs))
     items = [provenance_of(pair, result, results) for pair, result in runs]
-    return Fold(f"{plural(len(runs), 'run')}, {code}", [Items(items)])
+    return Fold(title, [Items(items)])
 
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> Item:

@@ -130,7 +130,7 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
     text = f"{least.text}, {least.measure}: {least.what}"
     if len(found) > 1:
         agreeing = sum(x.sign == sign for x in found)
-        text += f"; {agreeing} of {len(found)} comparisons agree with the claim, this one least"
+        text += f" (the weakest of {len(found)} comparisons; {agreeing} agree with the claim)"
     return text
 
 

@@ -29,7 +29,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     measure,
     steps_section,
 )
-from manyseeds.benchmarks.chapters.origins import command_text, origins
+from manyseeds.benchmarks.chapters.origins import command_text, origins, provenance_line
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
@@ -38,7 +38,6 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import differences, settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
-from manyseeds.record import plural
 from manyseeds.stats import Parity
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
@@ -357,10 +356,8 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
 
 def provenance_section(found: Sequence[Method]) -> Iterator[Block]:
     """Command, code, machine and hyperparameters of every run."""
-    stale = sum(m.stale for m in found)
-    code = f"{stale} of them stale" if stale else "of the present code"
     yield Fold(
-        f"{plural(len(found), 'run')}, {code}",
+        provenance_line(len(found), "run", sum(m.stale for m in found)),
         [
             Fold(
                 f"{m.label} on {m.task}, n = {len(m.summaries)}",

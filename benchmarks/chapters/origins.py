@@ -55,7 +55,12 @@ def commands(runs: Sequence[StoredRun]) -> list[Block]:
         shared = (code_of(config), commit_of(config), processor(config["machine"]))
         origin = ", ".join((*shared, versions_text(config)))
         alike.setdefault(origin, []).append(Code(config["command"]))
-    stale = sum(map(part_is_stale, configs))
-    code = f"{stale} of them stale" if stale else "of the present code"
+    title = provenance_line(len(configs), "command", sum(map(part_is_stale, configs)))
     items = [Item(origin, Items(found)) for origin, found in alike.items()]
-    return [Fold(f"{plural(len(configs), 'command')}, {code}", [Items(items)])]
+    return [Fold(title, [Items(items)])]
+
+
+def provenance_line(count: int, noun: str, stale: int) -> str:
+    """`5 runs, 2 of them stale`, or of the present code: it makes the same curves today."""
+    code = f"{stale} of them stale" if stale else "of the present code"
+    return f"{plural(count, noun)}, {code}"

@@ -27,7 +27,13 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import claim_word, forest, lies_above
+from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
+    claim_word,
+    counted,
+    forest,
+    lies_above,
+)
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
@@ -57,20 +63,18 @@ STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """All sections that there are runs for. folder: of the results, with the measurements."""
-    for title, section in (
-        ("REINFORCE weights", weights_section(results)),
-        ("GAE, n-step and Monte Carlo advantages", estimators_section(results)),
-        ("Advantages without a critic", advantages_section(results)),
-        ("Cost of the critic", critic_section(results, folder)),
-    ):
+    sections = {
+        "REINFORCE weights": weights_section(results),
+        "GAE, n-step and Monte Carlo advantages": estimators_section(results),
+        "Advantages without a critic": advantages_section(results),
+        "Cost of the critic": critic_section(results, folder),
+    }
+    if any(sections.values()):
+        yield Text(f"{CLAIM_RULE} The details of a claim say when a comparison is true.")
+    for title, section in sections.items():
         if section:
             yield Heading(title)
             yield from section
-
-
-def true_of(answers: Sequence[str], compared: str) -> str:
-    """`true in 3 of 4 comparisons by final score`"""
-    return f"true in {answers.count('true')} of {plural(len(answers), 'comparison')} {compared}"
 
 
 def curves(name: str, label: str, panels: Mapping[str, Any], **more: Any) -> Figure:
@@ -186,7 +190,7 @@ def weights_section(results: Sequence[Result]) -> list[Block]:
             "The gradient has less noise with return-to-go than with R(tau), and less with a "
             "baseline or Q than with return-to-go.",
             claim_word(answers),
-            true_of(answers, "of signal / noise"),
+            counted(answers, "of signal / noise"),
             curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
             [
                 Table("reinforce-weights", WEIGHT_COLUMNS, rows),
@@ -281,7 +285,7 @@ def estimators_section(results: Sequence[Result]) -> list[Block]:
             "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
             "advantages.",
             claim_word(answers),
-            true_of(answers, f"by {MEASURES['auc']}"),
+            counted(answers, f"by {MEASURES['auc']}"),
             forest("a2c-advantages-comparisons", "Learning speed beside GAE's", speed, "minus GAE")
             if speed
             else None,
@@ -432,7 +436,7 @@ def grpo_claim(
     return Claim(
         claim,
         claim_word(answers),
-        true_of(answers, f"by {MEASURES['final']}"),
+        counted(answers, f"by {MEASURES['final']}"),
         forest(name, sides, {MEASURES["final"]: verdicts}, sides) if verdicts else None,
         [Table(name, ("environment", f"final score, {sides}", "claim"), rows)] if rows else [],
         "Shao et al., 2024, arXiv 2402.03300",
@@ -514,7 +518,7 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
         Claim(
             "Without a critic, training needs less time and memory: GRPO less than PPO.",
             claim_word(answers),
-            true_of(answers, "of time or memory"),
+            counted(answers, "of time or memory"),
             None,
             [
                 Table("critic-cost", CRITIC_COLUMNS, rows),

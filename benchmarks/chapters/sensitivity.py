@@ -33,6 +33,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
 )
 from manyseeds.benchmarks.chapters.differences import forest
+from manyseeds.benchmarks.chapters.origins import provenance_line
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import left_out, read, read_table
@@ -170,8 +171,9 @@ def searches_section(studies: Sequence[Study]) -> list[Block]:
     for name, own in verdicts.items():
         words = [v.word for v in own.values() if v]
         sentences.append(
-            f"Against {name}, {words.count('better')} of {plural(len(own), 'winner')} scored "
-            f"better on fresh seeds, {words.count('worse')} worse."
+            f"Against {'the ' * (name == 'preset')}{name}, {words.count('better')} of "
+            f"{plural(len(own), 'winner')} scored better on fresh seeds, {words.count('worse')} "
+            "worse."
         )
     return [
         Heading("Searches"),
@@ -364,7 +366,6 @@ def panels_of(study: Study) -> list[Panel]:
 def origins_of(studies: Sequence[Study]) -> Fold:
     """The folder, command, commit and seeds of every study."""
     stale = sum(part_is_stale(study.about) for study in studies)
-    code = f"{stale} of them stale" if stale else "of the present code"
     items = [
         Item(
             (f"{display(study.algo)} on {study.env}: ", Link(folder_of(study), file=study.path)),
@@ -377,7 +378,7 @@ def origins_of(studies: Sequence[Study]) -> Fold:
         )
         for study in studies
     ]
-    return Fold(f"{plural(len(studies), 'command')}, {code}", [Items(items)])
+    return Fold(provenance_line(len(studies), "command", stale), [Items(items)])
 
 
 def folder_of(study: Study) -> str:

@@ -6,7 +6,6 @@ network there is no script that could do it.
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 import re
 import tomllib
@@ -123,12 +122,10 @@ def document(path: str, file: str, name: str, places: Places) -> Page:
 def description(name: str, headings: Sequence[str]) -> str:
     """What a document is about, for search engines: as many of its headings as they show."""
     about = name
-    for heading, mark in zip(
-        headings, itertools.chain([": "], itertools.repeat("; ")), strict=False
-    ):
+    for heading in headings:
         if len(about) + len(heading) > DESCRIPTION:
             break
-        about += mark + heading.removesuffix(".")
+        about += ("; " if ": " in about else ": ") + heading
     return f"{about}."
 
 
