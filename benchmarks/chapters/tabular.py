@@ -108,7 +108,7 @@ def planning(runs: Sequence[StoredRun]) -> Iterator[Block]:
                 "ylabel": "Bellman residual",
                 "legend": "value iteration",
                 "log_y": True,
-                "columns": 4,
+                "columns": 2,
                 "floors": dict.fromkeys(panels, 1e-12),
             },
         )
