@@ -127,7 +127,7 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
     if not found:
         return ""
     least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
-    text = f"{least.text}, {least.measure}: {least.what}"
+    text = f"{least.text}, {least.measure}: {least.what}, n = {least.difference.n}"
     if len(found) > 1:
         agreeing = sum(x.sign == sign for x in found)
         text += f" (the weakest of {len(found)} comparisons; {agreeing} agree with the claim)"
