@@ -125,7 +125,7 @@ def description(name: str, headings: Sequence[str]) -> str:
     for heading in headings:
         if len(about) + len(heading) > DESCRIPTION:
             break
-        about += ("; " if ": " in about else ": ") + heading
+        about += ("; " if ": " in about else ": ") + heading.removesuffix(".")
     return f"{about}."
 
 
