@@ -286,7 +286,12 @@ def estimators_section(results: Sequence[Result]) -> list[Block]:
             "advantages.",
             claim_word(answers),
             counted(answers, f"by {MEASURES['auc']}"),
-            forest("a2c-advantages-comparisons", "Learning speed beside GAE's", speed, "minus GAE")
+            forest(
+                "a2c-advantages-comparisons",
+                "Learning speed beside GAE's",
+                speed,
+                "other minus GAE",
+            )
             if speed
             else None,
             [
