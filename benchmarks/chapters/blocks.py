@@ -178,6 +178,19 @@ class Figure:
     data: Mapping[str, Any]
 
 
+def curves(
+    name: str,
+    label: str,
+    panels: Mapping[str, Any],
+    xlabel: str = "timesteps per seed",
+    ylabel: str = "",
+    **more: Any,
+) -> Figure:
+    """Means over seeds with their intervals: a panel per title, a line per name."""
+    axes = {"xlabel": xlabel, "ylabel": ylabel, "legend": "mean over seeds, 95% interval"}
+    return Figure(name, label, "lines", {"panels": panels, **axes, **more})
+
+
 @dataclass(frozen=True)
 class Fold:
     """Blocks that a reader opens by a click on the summary."""

@@ -32,7 +32,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.origins import origins
+from manyseeds.benchmarks.chapters.origins import folded_origins, origins
 from manyseeds.benchmarks.experiments.verdicts import Verdict
 from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
@@ -48,7 +48,6 @@ from manyseeds.benchmarks.store.stored import file_name, find_file
 from manyseeds.errors import printable
 from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line
-from manyseeds.record import plural
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Estimate
 
@@ -59,26 +58,13 @@ UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
 TO_THRESHOLD = "to threshold (seeds)"
 SCORES = (
-    "algorithm",
-    "n",
-    "final score, mean [95%]",
-    "against SB3",
-    "AUC, mean [95%]",
-    "AUC against SB3",
-    "failures",
-    TO_THRESHOLD,
-    "timesteps",
+    *("algorithm", "n", "final score, mean [95%]", "against SB3", "AUC, mean [95%]"),
+    *("AUC against SB3", "failures", TO_THRESHOLD, "timesteps"),
 )
 TARGETS = ("algorithm", "n", "mean [95%]", "target", "result")
 DETAILS = (
-    "algorithm",
-    "n",
-    "final score, IQM [95%]",
-    "AUC, IQM [95%]",
-    "worst seed",
-    "std over seeds",
-    "std over episodes",
-    "sampled actions, IQM [95%]",
+    *("algorithm", "n", "final score, IQM [95%]", "AUC, IQM [95%]", "worst seed"),
+    *("std over seeds", "std over episodes", "sampled actions, IQM [95%]"),
 )
 # The documentation of CleanRL: means over 3 seeds of 500,000 timesteps.
 CLEANRL = {
@@ -247,11 +233,9 @@ def short_verdict(verdict: Verdict | None, pair: Pair) -> Cell:
     """`equivalent` and `+0.001 [-0.012, +0.014], n = 30` in two lines, or why there is none."""
     if verdict is None:
         return verdict_text(None, pair.headline[0].spec)
-    difference = (
-        "" if verdict.parity.word == "saturated" else verdict.parity.difference.text(3, "+")
-    )
-    parts = ", ".join(filter(None, (difference, f"n = {verdict.look}")))
-    return Lines(Strong(verdict.parity.word), parts)
+    word, n = verdict.parity.word, f"n = {verdict.look}"
+    difference = verdict.parity.difference.text(3, "+")
+    return Lines(Strong(word), n if word == "saturated" else f"{difference}, {n}")
 
 
 def name_cell(pair: Pair) -> Cell:
@@ -323,13 +307,11 @@ def target_rows(pairs: Sequence[Pair]) -> Rows:
     rows = []
     asked = targets()
     for pair in pairs:
-        target = asked.get((pair.env, pair.algo))
-        if pair.ours is None or target is None:
-            continue
-        mean = pair.ours.text(pair.ours.final, "mean")
-        result = "met" if pair.ours.final.mean() >= target else "missed"
-        n = str(len(pair.ours.seeds))
-        rows.append((pair.label(pair.ours), n, mean, f"{target:g}", result))
+        ours, target = pair.ours, asked.get((pair.env, pair.algo))
+        if ours and target is not None:
+            result = "met" if ours.final.mean() >= target else "missed"
+            scores = str(len(ours.seeds)), ours.text(ours.final, "mean")
+            rows.append((pair.label(ours), *scores, f"{target:g}", result))
     return rows
 
 
@@ -429,15 +411,13 @@ def policy_rows(pairs: Sequence[Pair], results: Path) -> Rows:
 def failures_list(pairs: Sequence[Pair]) -> Iterator[Block]:
     """Every failed seed by number, folded away."""
     lines = []
-    for pair in pairs:
-        for r in pair.headline:
-            scores = dict(zip(r.seeds, r.final, strict=True))
-            seeds = []
-            for seed in r.failures:
-                when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
-                seeds.append(f"seed {seed} ({r.number(scores[seed])}{when})")
-            if seeds:
-                lines.append(f"{display(r.algo)}: {', '.join(seeds)}")
+    for r in (r for pair in pairs for r in pair.headline if r.failures):
+        scores = dict(zip(r.seeds, r.final, strict=True))
+        seeds = []
+        for seed in r.failures:
+            when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
+            seeds.append(f"seed {seed} ({r.number(scores[seed])}{when})")
+        lines.append(f"{display(r.algo)}: {', '.join(seeds)}")
     if lines:
         yield Fold("Failed seeds", [Items(lines)])
 
@@ -448,10 +428,8 @@ def failures_list(pairs: Sequence[Pair]) -> Iterator[Block]:
 def provenance(pairs: Sequence[Pair], results: Path) -> Fold:
     """Commands, code, machine and hyperparameters of every run, behind one line."""
     runs = [(pair, r) for pair in pairs for r in (*pair.headline, *pair.others)]
-    stale = sum(is_stale(result) for _, result in runs)
-    code = f"{stale} of them stale" if stale else "of the present code"
     items = [provenance_of(pair, result, results) for pair, result in runs]
-    return Fold(f"{plural(len(runs), 'run')}, {code}", [Items(items)])
+    return folded_origins("run", [is_stale(result) for _, result in runs], [Items(items)])
 
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> Item:

@@ -24,12 +24,13 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.language_measures import (
     between,
     curves,
+    gain_text,
     length_section,
     many_samples_section,
     measure,
     steps_section,
 )
-from manyseeds.benchmarks.chapters.origins import command_text, origins
+from manyseeds.benchmarks.chapters.origins import command_text, folded_origins, origins
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
@@ -38,7 +39,6 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import differences, settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
-from manyseeds.record import plural
 from manyseeds.stats import Parity
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
@@ -67,16 +67,8 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 COLUMNS = (
-    "task",
-    "method",
-    "n",
-    "pass@1 before training",
-    "pass@1 after training, mean [95%]",
-    "gain, paired [95%]",
-    "greedy",
-    "cons@16",
-    "format",
-    "length",
+    *("task", "method", "n", "pass@1 before training", "pass@1 after training, mean [95%]"),
+    *("gain, paired [95%]", "greedy", "cons@16", "format", "length"),
     "samples to 0.8, median (seeds)",
 )
 
@@ -106,15 +98,8 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
             yield curves(name, label, panels, floors={length: 0.0}, first=first)
     rows = [
         (
-            m.task,
-            m.label,
-            str(len(m.summaries)),
-            m.mean_text("pass@1", "initial"),
-            m.text("pass@1"),
-            m.gain(),
-            m.mean_text("greedy"),
-            m.mean_text("cons@16"),
-            m.mean_text("format"),
+            *(*m.named, *m.both("pass@1"), m.gain()),
+            *(m.mean_text(name) for name in ("greedy", "cons@16", "format")),
             m.mean_text("length", digits=1),
             m.reached(target) if (target := TARGETS.get(m.task)) and m.algo != "sft" else "",
         )
@@ -147,7 +132,7 @@ def reward_section(found: Sequence[Method]) -> Iterator[Block]:
         "training the head is 0, so that every pair is a tie and the loss is log 2."
     )
     names = ("accuracy", "margin", "loss")
-    rows = [(m.task, m.label, str(len(m.summaries)), *map(m.text, names)) for m in shown]
+    rows = [(*m.named, *map(m.text, names)) for m in shown]
     columns = ("task", "method", "n", "accuracy on pairs, mean [95%]", "margin", "loss")
     yield Table("language-reward-model", columns, rows)
     panels = {
@@ -176,16 +161,15 @@ def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
         if {m.headline, plain.headline} != {"pass@1"}:
             continue
         rows.setdefault(plain, ablation_row(plain, "", ""))
-        gain = between(m, plain, measure("pass@1"))
-        rows[m] = ablation_row(m, changed_in(m), gain.text(3, "+") if gain else "")
+        gain = gain_text(between(m, plain, measure("pass@1")))
+        rows[m] = ablation_row(m, changed_in(m), gain)
     if rows:
         yield Text(
             "All other settings are those of the plain command, whose row is above. Differences "
             "are paired over the seeds that both runs have with the same initial model."
         )
-        yield folded_if_long(
-            "Ablations", Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
-        )
+        table = Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
+        yield folded_if_long("Ablations", table)
 
 
 def changed_in(m: Method) -> str:
@@ -195,18 +179,8 @@ def changed_in(m: Method) -> str:
 
 def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
     """A row of the table of ablations."""
-    return (
-        m.task,
-        m.label,
-        changed,
-        str(len(m.summaries)),
-        m.mean_text("pass@1", "initial"),
-        m.text("pass@1"),
-        difference,
-        m.mean_text("format"),
-        m.mean_text("length", digits=1),
-        m.mean_text("entropy"),
-    )
+    others = m.mean_text("format"), m.mean_text("length", digits=1), m.mean_text("entropy")
+    return (m.task, m.label, changed, m.n, *m.both("pass@1"), difference, *others)
 
 
 def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
@@ -214,15 +188,12 @@ def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
     judged = [(name, x) for name, x in found if x]
     if not judged:
         return
-    excluded: list[str] = []
-    unclear: list[str] = []
-    for name, x in judged:  # saturated sides have no interval that could exclude anything
-        excludes = x.word != "saturated" and x.difference.low >= -MARGIN
-        (excluded if excludes else unclear).append(name)
+    # Saturated sides have no interval that could exclude anything.
+    excluded = [n for n, x in judged if x.word != "saturated" and x.difference.low >= -MARGIN]
     said = {
         "Worse than TRL": [name for name, x in judged if x.word == "worse"] or ["no method"],
         f"A score lower than TRL's by more than {MARGIN} is excluded": excluded or ["no method"],
-        "It is not excluded": unclear,
+        "It is not excluded": [name for name, _ in judged if name not in excluded],
         "No verdict": [name for name, x in found if not x],
     }
     yield Items([f"{title}: {', '.join(names)}" for title, names in said.items() if names])
@@ -244,14 +215,11 @@ def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             if not verdict:
                 continue
             name, method, changed = ours.headline, display(algo), changed_in(ours)
-            seeds = f"{len(ours.summaries)} and {len(theirs.summaries)}"
-            scores = ours.text(name), theirs.text(name)
-            rows.append((ours.task, method, changed, name, seeds, *scores, verdict))
+            scores = f"{ours.n} and {theirs.n}", ours.text(name), theirs.text(name)
+            rows.append((ours.task, method, changed, name, *scores, verdict))
             judged.append((" with ".join(filter(None, (method, changed))), numbers))
-            sides = {"manyseeds": ours, "TRL": theirs}
-            panels[printable(f"{name}, {method} on {ours.task}")] = {
-                side: m.line(name) for side, m in sides.items()
-            }
+            lines = {"manyseeds": ours.line(name), "TRL": theirs.line(name)}
+            panels[printable(f"{name}, {method} on {ours.task}")] = lines
     if rows:
         yield from trl_outcome(judged)
         yield Text(
@@ -315,15 +283,9 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block
             and str(m.settings["epochs"]) == passes
             and (m.plain or m.settings == {**(m.plain_settings or {}), **stored["equal"]})
         ]
-        rows.append(
-            (
-                display(algo),
-                passes,
-                *cost_cells(here),
-                f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}",
-                runs[0].reached(TARGETS[task]) if runs else "",
-            )
-        )
+        ms = f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}"
+        reached = runs[0].reached(TARGETS[task]) if runs else ""
+        rows.append((display(algo), passes, *cost_cells(here), ms, reached))
     return [
         Text(
             "Both use their presets on ",
@@ -340,8 +302,8 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block
 def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
     """The same prompt before, during and after training, of the first seed of one method a task."""
     rows: list[tuple[Inline, ...]] = []
-    for task in dict.fromkeys(m.task for m in found):
-        for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and m.plain][:1]:
+    for m in found:
+        if m.algo == "grpo" and m.plain:
             with left_out(m.run.path):
                 stored = m.transcripts(0)
                 prompt = stored[0]["prompt"]
@@ -349,7 +311,7 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
                 for x in (same[0], same[len(same) // 2], same[-1]):
                     verdict = "right" if x["right"] else "wrong"
                     written = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
-                    rows.append((task, f"{x['samples']:,}", *written, verdict))
+                    rows.append((m.task, f"{x['samples']:,}", *written, verdict))
     if rows:
         columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
         yield folded_if_long("Transcripts", Table("language-transcripts", columns, rows))
@@ -357,19 +319,15 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
 
 def provenance_section(found: Sequence[Method]) -> Iterator[Block]:
     """Command, code, machine and hyperparameters of every run."""
-    stale = sum(m.stale for m in found)
-    code = f"{stale} of them stale" if stale else "of the present code"
-    yield Fold(
-        f"{plural(len(found), 'run')}, {code}",
-        [
-            Fold(
-                f"{m.label} on {m.task}, n = {len(m.summaries)}",
-                [
-                    Text(Link("/".join(m.run.path.parts[-4:]), file=m.run.folder)),
-                    origins(m.configs),
-                    Text(f"Hyperparameters: {settings_text(m.settings)}"),
-                ],
-            )
-            for m in found
-        ],
-    )
+    runs = [
+        Fold(
+            f"{m.label} on {m.task}, n = {m.n}",
+            [
+                Text(Link("/".join(m.run.path.parts[-4:]), file=m.run.folder)),
+                origins(m.configs),
+                Text(f"Hyperparameters: {settings_text(m.settings)}"),
+            ],
+        )
+        for m in found
+    ]
+    yield folded_origins("run", [m.stale for m in found], runs)

@@ -55,7 +55,11 @@ def commands(runs: Sequence[StoredRun]) -> list[Block]:
         shared = (code_of(config), commit_of(config), processor(config["machine"]))
         origin = ", ".join((*shared, versions_text(config)))
         alike.setdefault(origin, []).append(Code(config["command"]))
-    stale = sum(map(part_is_stale, configs))
-    code = f"{stale} of them stale" if stale else "of the present code"
     items = [Item(origin, Items(found)) for origin, found in alike.items()]
-    return [Fold(f"{plural(len(configs), 'command')}, {code}", [Items(items)])]
+    return [folded_origins("command", [*map(part_is_stale, configs)], [Items(items)])]
+
+
+def folded_origins(what: str, stale: Sequence[bool], blocks: Sequence[Block]) -> Fold:
+    """The origins of runs or commands, behind the line that says how many, and how many stale."""
+    code = f"{sum(stale)} of them stale" if any(stale) else "of the present code"
+    return Fold(f"{plural(len(stale), what)}, {code}", blocks)
