@@ -6,6 +6,7 @@ network there is no script that could do it.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 import tomllib
@@ -15,7 +16,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
@@ -47,6 +48,7 @@ FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(\S|\S[^$]*?\S)\$(?!\d)", re.DOTALL)
 # What matplotlib does not know, in its words.
 MATHTEXT = ((r"\\[bB]ig\b", ""), (r"\\le\b", r"\\leq"), (r"\\frac(\d)(\w)", r"\\frac{\1}{\2}"))
 EM = 100  # units of a formula's path per em
+DESCRIPTION = 160  # characters of a description that search engines show
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,20 @@ def document(path: str, file: str, name: str, places: Places) -> Page:
         "body": Markup(Renderer(path, places).render(body, parser().options, {})),
         "headings": [(slug(text), text) for text in texts(tokens, "h2")],
     }
-    first = re.match(r".+?[.:](?=\s|$)|.*", next(texts(tokens, "p"), ""), re.DOTALL)
     group = "Learn" if path in LEARN else "Use"
-    about = first[0] if first else ""
-    return Page(file, name or title, "docs.html.j2", context, (COPY,), "", group, about)
+    name = name or title
+    about = description(name, [text for _, text in context["headings"]])
+    return Page(file, name, "docs.html.j2", context, (COPY,), "", group, about)
+
+
+def description(name: str, headings: Sequence[str]) -> str:
+    """What a document is about, for search engines: as many of its headings as they show."""
+    about = name
+    for heading, mark in zip(headings, itertools.chain([": "], itertools.repeat("; "))):
+        if len(about) + len(heading) > DESCRIPTION:
+            break
+        about += mark + heading.removesuffix(".")
+    return f"{about}."
 
 
 @cache
@@ -187,7 +199,7 @@ class Renderer(RendererHTML):
         if urlsplit(href).scheme in ("http", "https") or href.startswith("#"):
             target = href
         else:
-            file, _, anchor = href.partition("#")
+            file, anchor = urldefrag(href)
             target = self.places.target(self.resolved(file), anchor)
         self.closing.append("</a>" if target else "</span>")
         return f'<a href="{escape(target)}">' if target else '<span class="file">'

@@ -39,6 +39,7 @@ from manyseeds.errors import printable
 
 EMPTY = Markup()
 LONG = 15  # rows of a table above which it is folded
+LONG_TEXT = 60  # characters of a cell above which its column is not squeezed
 
 
 class Writer:
@@ -185,7 +186,13 @@ class Writer:
 
 
 def classes(cell: Cell, right: bool) -> Markup:
-    """Of a cell: numbers stand at the right, and a side in one line beside that of other cells."""
-    names = ("number" if right else "", "sides" if isinstance(cell, Sides) else "")
-    text = " ".join(filter(None, names))
+    """Of a cell: numbers stand at the right, a side in one line beside that of other cells, and
+    long text has room.
+    """
+    names = {
+        "number": right,
+        "sides": isinstance(cell, Sides),
+        "long": len(text_of(cell)) > LONG_TEXT and not isinstance(cell, Sides),
+    }
+    text = " ".join(name for name, is_so in names.items() if is_so)
     return Markup(' class="{}"').format(text) if text else EMPTY

@@ -124,7 +124,7 @@ function linesPanel(panel, figure, place, shared, width, margin) {
     marginBottom: 38,
     marginRight: margin ?? 16,
     x: { label: figure.xlabel || null, type: figure.log_x ? "log" : "linear", tickFormat: short, ticks: Math.max(3, (width - (margin ?? 0)) / 90) },
-    y: { ...y, tickFormat: short },
+    y: { ...y, tickFormat: panel.log_y ? (v) => (Number.isInteger(Math.log10(v)) ? short(v) : "") : short },
     marks: [
       panel.log_y ? powers(panel.rows) : null,
       figure.threshold == null ? null : Plot.ruleY([figure.threshold], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
@@ -250,7 +250,7 @@ function forest(holder, figure) {
   for (const panel of figure.panels) {
     const label = d3.max(panel.rows, (row) => row.label.length);
     const word = d3.max(panel.rows, (row) => row.word.length);
-    const list = element("ul", { class: "forest", style: `--label: ${label}; --word: ${word}` });
+    const list = element("ul", { class: label > 32 ? "forest long" : "forest", style: `--label: ${label}; --word: ${word}` });
     for (const row of panel.rows) {
       list.append(element("li", {},
         element("span", { class: "forest-label" }, row.href ? element("a", { href: row.href }, row.label) : row.label),
@@ -290,8 +290,11 @@ function forestRow(row, margin, percent) {
 
 function forestAxis(ticks, label, percent, list) {
   const svg = d3.create("svg").attr("class", "forest-axis").attr("aria-hidden", "true");
-  for (const tick of ticks) {
+  const every = ticks.length > 5 ? 2 : 1; // counted from 0: more numbers would touch in a narrow row
+  const zero = ticks.indexOf(0);
+  for (const [i, tick] of ticks.entries()) {
     svg.append("line").attr("x1", percent(tick)).attr("x2", percent(tick)).attr("y1", 0).attr("y2", 5);
+    if ((i - zero) % every) continue;
     const place = parseFloat(percent(tick)); // what is at an end stays inside
     svg.append("text").attr("x", percent(tick)).attr("y", 18).text(tick ? signed(tick) : "0")
       .style("text-anchor", place < 5 ? "start" : place > 95 ? "end" : "middle");

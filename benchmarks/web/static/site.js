@@ -41,11 +41,14 @@ const PAPER = 690; // pixels between the margins of a printed page
 const sized = new Map(); // element to what draws its content
 let printing = false;
 
+// What is in a narrow column of the screen is in one of the paper, too.
+const paperWidth = (holder) => Math.min(PAPER, Math.floor(holder.clientWidth) || PAPER);
+
 // Draw whenever the width of an element changes, and for the width of paper before it is printed.
 function drawWhenSized(holder, draw) {
   let width = 0;
   sized.set(holder, draw);
-  if (printing) draw(PAPER);
+  if (printing) draw(paperWidth(holder));
   new ResizeObserver(() => {
     const now = Math.floor(holder.clientWidth);
     if (now && now !== width && !printing) draw((width = now));
@@ -54,7 +57,7 @@ function drawWhenSized(holder, draw) {
 
 addEventListener("beforeprint", () => {
   printing = true;
-  for (const draw of sized.values()) draw(PAPER);
+  for (const [holder, draw] of sized) draw(paperWidth(holder));
 });
 addEventListener("afterprint", () => {
   printing = false;

@@ -72,7 +72,8 @@ def switches(page: Page) -> list[tuple[str, Locator, str]]:
         kind, name = box.get_attribute("type"), box.get_attribute("id") or box.get_attribute("name")
         value = box.get_attribute("value") or ""
         found.append((f"{name} {value}".strip(), box, "ArrowUp" if kind == "number" else ""))
-    for button in page.locator("main button").all():
+    buttons = page.locator("main button:not(.sort)").all()
+    for button in [*buttons, *page.locator("main button.sort").all()[:3]]:
         found.append((button.inner_text(), button, ""))
     return found
 
@@ -105,6 +106,9 @@ def main() -> None:
                 paints.append(page.evaluate("window.paint"))
                 page.context.close()
             page = opened(browser, file)
+            page.evaluate(
+                "document.querySelectorAll('main details').forEach((x) => { x.open = true; })"
+            )
             for name in ("rows", "columns"):  # the largest grid
                 if page.locator(f"#{name}").count():
                     page.fill(f"#{name}", "12")

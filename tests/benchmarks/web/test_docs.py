@@ -82,7 +82,7 @@ def test_the_reading_path() -> None:
     page = document("algos/README.md", "reading-path.html", "", PLACES)
     body = page.context["body"]
     assert page.title == "The reading path"
-    assert page.description.startswith("Each method is one file")
+    assert page.description.startswith("The reading path: 1. Policy iteration; 2. Value iteration")
     assert "12. GRPO" in [text for _, text in page.context["headings"]]
     assert {f"code-algos-{Path(x).stem}.html" for x in code.paths() if x.startswith("algos")} <= {
         *re.findall(r'href="([^"]+)"', body)
