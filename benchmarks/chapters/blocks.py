@@ -34,15 +34,8 @@ class Strong:
 
 
 @dataclass(frozen=True)
-class Emphasis:
-    """A term that is explained here."""
-
-    text: Inline
-
-
-@dataclass(frozen=True)
 class Link:
-    """A link to a page of the report, to a file or to an address on the web.
+    """A link to a page of the report or to a file.
 
     page: as seen from the folder of the results, `environments/CartPole-v1.md`; empty: this page.
     anchor: of a heading or of a `Mark`. file: of the checkout or the store, which the site does not
@@ -53,7 +46,6 @@ class Link:
     page: str = ""
     anchor: str = ""
     file: Path | None = None
-    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,7 @@ class Mark:
     text: Inline
 
 
-Inline = str | Code | Strong | Emphasis | Link | Mark | tuple["Inline", ...]
+Inline = str | Code | Strong | Link | Mark | tuple["Inline", ...]
 
 
 class Lines(tuple[Inline, ...]):
@@ -150,7 +142,6 @@ class Table:
     name: str
     columns: Sequence[Cell]
     rows: Rows
-    note: str = ""
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):

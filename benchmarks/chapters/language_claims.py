@@ -43,14 +43,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     paired,
 )
 from manyseeds.benchmarks.chapters.origins import command_text
-from manyseeds.benchmarks.experiments.suite import (
-    CLIP_HIGHER,
-    EQUAL,
-    LONG,
-    R1_ZERO,
-    RLHF,
-    WITHOUT_KL,
-)
+from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.measurements import llm_pipeline
 from manyseeds.benchmarks.store.methods import Method
 from manyseeds.benchmarks.store.names import display
@@ -156,7 +149,7 @@ ZERO_COLUMNS = (
 
 def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """RL from a base model, without SFT."""
-    pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in R1_ZERO]
+    pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in suite.R1_ZERO]
     shown = {f"{display(m.algo)} from {x['model']}": (x["model"], m) for x, m in pairs if m}
     if not shown:
         return
@@ -217,7 +210,7 @@ def reward_name(settings: Mapping[str, Any]) -> str:
 
 def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The learned reward and the true accuracy over the KL."""
-    pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in RLHF]
+    pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in suite.RLHF]
     shown = [(name, m) for name, m in pairs if m]
     if not shown:
         return
@@ -394,8 +387,8 @@ CLIP_COLUMNS = (
 
 def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """What a larger upper clip range does where the clip acts."""
-    pairs = [(x["clip_range_high"], run_of(found, "dapo", "countdown", x)) for x in CLIP_HIGHER]
-    shown = [(high, m) for high, m in pairs if m]
+    pairs = [(x, run_of(found, "dapo", "countdown", x)) for x in suite.CLIP_HIGHER]
+    shown = [(x["clip_range_high"], m) for x, m in pairs if m]
     if len(shown) < 2:
         return
     rows = []
@@ -450,7 +443,7 @@ CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft 
 def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
     free: tuple[tuple[str, dict[str, Any], str], ...]
-    free = (("grpo", {}, ""), ("grpo", WITHOUT_KL, NO_KL), ("dr_grpo", {}, ""))
+    free = (("grpo", {}, ""), ("grpo", suite.WITHOUT_KL, NO_KL), ("dr_grpo", {}, ""))
     shown = [
         (f"{display(algo)} {changed}".strip(), changed, m)
         for algo, settings, changed in free
@@ -458,7 +451,7 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     ]
     parts = [
         (name, m)
-        for name, settings in zip(CHANGED, LONG, strict=True)
+        for name, settings in zip(CHANGED, suite.LONG, strict=True)
         if (m := run_of(found, "dapo", "rambling", settings))
     ]
     rows = [length_row(m, x) for x, m in (*((x, m) for _, x, m in shown), *parts)]
@@ -616,7 +609,7 @@ EQUAL_COLUMNS = ("method", "passes", "prompts per step", "n", "pass@1, mean [95%
 def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """PPO with its own settings and with GRPO's, beside GRPO."""
     wanted: tuple[tuple[str, dict[str, Any]], ...]
-    wanted = (("rlhf_ppo", EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
+    wanted = (("rlhf_ppo", suite.EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
     shown = [m for algo, x in wanted if (m := run_of(found, algo, "addition", x))]
     if len(shown) < 3:
         return

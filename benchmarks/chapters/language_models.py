@@ -189,11 +189,12 @@ def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
     if not judged:
         return
     # Saturated sides have no interval that could exclude anything.
-    excluded = [n for n, x in judged if x.word != "saturated" and x.difference.low >= -MARGIN]
+    clear = [(n, x.word != "saturated" and x.difference.low >= -MARGIN) for n, x in judged]
+    excluded = [name for name, excludes in clear if excludes] or ["no method"]
     said = {
         "Worse than TRL": [name for name, x in judged if x.word == "worse"] or ["no method"],
-        f"A score lower than TRL's by more than {MARGIN} is excluded": excluded or ["no method"],
-        "It is not excluded": [name for name, _ in judged if name not in excluded],
+        f"A score lower than TRL's by more than {MARGIN} is excluded": excluded,
+        "It is not excluded": [name for name, excludes in clear if not excludes],
         "No verdict": [name for name, x in found if not x],
     }
     yield Items([f"{title}: {', '.join(names)}" for title, names in said.items() if names])

@@ -35,15 +35,7 @@ from manyseeds.benchmarks.chapters.differences import (
     verdict_forest,
 )
 from manyseeds.benchmarks.chapters.origins import command_text, commands
-from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import (
-    A2C_ADVANTAGES,
-    ABLATED,
-    ADVANTAGES,
-    BUDGETS,
-    LARGE_MINIBATCHES,
-    WEIGHTS,
-)
+from manyseeds.benchmarks.experiments import catalog, suite
 from manyseeds.benchmarks.measurements.critic_cost import STORED
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.comparison import MEASURES
@@ -105,7 +97,7 @@ def metrics_of(result: Result, *names: str) -> pd.DataFrame:
 def run_with(results: Sequence[Result], algo: str, env: str, **settings: Any) -> Result | None:
     """The run that has its preset with the suite's budget and these settings, and no others."""
     module = catalog.module("algos", algo)
-    settings = {"total_timesteps": BUDGETS.get(env), **settings}
+    settings = {"total_timesteps": suite.BUDGETS.get(env), **settings}
     wanted = identity(from_preset(module.Config, module.PRESETS, env, **settings))
     return next((r for r in results if (r.algo, r.spec.id, r.config) == (algo, env, wanted)), None)
 
@@ -148,7 +140,7 @@ def weights_section(results: Sequence[Result]) -> Iterator[Block]:
     runs = []
     panels: dict[str, dict[str, Line]] = {}
     ratios: dict[tuple[bool, str], Estimate] = {}
-    for (normalize, scale), weight in product(SCALES.items(), WEIGHTS):
+    for (normalize, scale), weight in product(SCALES.items(), suite.WEIGHTS):
         own = {"weight": weight, "normalize_advantage": normalize}
         if result := run_with(results, "reinforce", env, **own):
             with left_out(result.run.path):
@@ -228,15 +220,15 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
     panels: dict[str, dict[str, Line]] = {}
     squares: dict[str, dict[str, Line]] = {}
     speed: Verdicts = {}  # beside GAE's, by environment and estimator
-    for env in ABLATED:
+    for env in suite.ABLATED:
         plain = catalog.plain_settings("algos", "a2c", env)
         here = [r for r in results if (r.algo, r.spec.id) == ("a2c", env)]
         gae: Result | None = None
-        for settings in (*A2C_ADVANTAGES, {}):
+        for settings in (*suite.A2C_ADVANTAGES, {}):
             result = next((r for r in here if r.config == plain | settings), None)
             if result is None:
                 continue
-            gae = result if settings == A2C_ADVANTAGES[0] else gae
+            gae = result if settings == suite.A2C_ADVANTAGES[0] else gae
             name = estimator_name(result.config)
             steps = plural(result.config["num_steps"], "step")
             other = gae if gae is not result else None  # nothing stands beside itself
@@ -336,7 +328,8 @@ def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
     rows: Rows = []
     panels: dict[str, dict[str, Line]] = {}
     by_name: dict[tuple[str, str], Result] = {}  # by environment and name
-    for env, settings in product(BUDGETS, (*ADVANTAGES, *LARGE_MINIBATCHES, None)):
+    compared = *suite.ADVANTAGES, *suite.LARGE_MINIBATCHES, None
+    for env, settings in product(suite.BUDGETS, compared):
         algo = "ppo" if settings is None else "grpo"
         if result := run_with(results, algo, env, **(settings or {})):
             name = PPO_NAME if settings is None else advantage_name(settings)
@@ -346,7 +339,7 @@ def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
                 scores = (result.text(result.final), final, result.failures_text(), auc)
                 rows.append((env, name, str(len(result.seeds)), *scores, silent))
                 by_name[env, name] = result
-                if settings not in LARGE_MINIBATCHES:
+                if settings not in suite.LARGE_MINIBATCHES:
                     panels.setdefault(env, {})[name] = mean_curve(result)
     if panels:
         for about in GRPO_CLAIMS:
@@ -393,7 +386,7 @@ def grpo_claim(
     verdicts: dict[str, Parity | None] = {}
     rows: Rows = []
     measure = MEASURES["final"]
-    for env in BUDGETS:
+    for env in suite.BUDGETS:
         ours, other = (by_name.get((env, x)) for x in pair)
         if ours and other:
             v = verdicts[env] = parity_of(ours, other, "final")
@@ -450,7 +443,7 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
     """The claim and the table of critic_cost.json."""
     rows: Rows = []
     answers = []
-    for env in ABLATED:
+    for env in suite.ABLATED:
         seconds: dict[str, list[float]] = {}
         memory: dict[str, list[float]] = {}
         for algo in ("ppo", "grpo"):
