@@ -230,6 +230,14 @@ class Page:
     about: str = ""
 
 
+def sections(titled: Mapping[str, Iterable[Block]]) -> Iterator[Block]:
+    """The sections that have blocks, each below its title."""
+    for title, section in titled.items():
+        if blocks := [*section]:
+            yield Heading(title)
+            yield from blocks
+
+
 def walk(blocks: Iterable[Block]) -> Iterator[Block]:
     """All blocks, those within others too, in their order on the page."""
     for block in blocks:

@@ -33,7 +33,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
 )
 from manyseeds.benchmarks.chapters.origins import folded_origins, origins
-from manyseeds.benchmarks.experiments.verdicts import Verdict
 from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episodes, policies_name
@@ -114,16 +113,15 @@ def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
     yield score_table(pairs)
     yield from failures_list(pairs)
     yield from equal_budgets(pairs)
-    for title, name, note, columns, rows in (
-        ("Targets", "targets", None, TARGETS, target_rows(pairs)),
-        ("Details", "details", None, DETAILS, detail_rows(pairs)),
-        ("Policies", "policies", POLICIES_NOTE, POLICIES, policy_rows(pairs, results)),
-        ("Other runs", "runs", None, OTHERS, other_rows(pairs)),
+    for title, name, columns, rows in (
+        ("Targets", "targets", TARGETS, target_rows(pairs)),
+        ("Details", "details", DETAILS, detail_rows(pairs)),
+        ("Policies", "policies", POLICIES, policy_rows(pairs, results)),
+        ("Other runs", "runs", OTHERS, other_rows(pairs)),
     ):
         if rows:
             yield Heading(title)
-            if note:
-                yield note
+            yield from [POLICIES_NOTE] * (name == "policies")
             yield folded_if_long(title, Table(f"{stem}-{name}", columns, rows))
     yield Heading("Provenance")
     yield provenance(pairs, results)
@@ -223,14 +221,10 @@ def score_note(pairs: Sequence[Pair]) -> Text:
 
 
 def verdict_cell(pair: Pair, measure: str) -> Cell:
-    """The word, and below it the difference."""
+    """`equivalent` and `+0.001 [-0.012, +0.014], n = 30` in two lines, or why there is none."""
     if pair.sb3 is None or pair.ours is None:
         return "no SB3 run" if pair.sb3 is None else "no run of ours"
-    return short_verdict(pair.verdict(measure), pair)
-
-
-def short_verdict(verdict: Verdict | None, pair: Pair) -> Cell:
-    """`equivalent` and `+0.001 [-0.012, +0.014], n = 30` in two lines, or why there is none."""
+    verdict = pair.verdict(measure)
     if verdict is None:
         return verdict_text(None, pair.headline[0].spec)
     word, n = verdict.parity.word, f"n = {verdict.look}"

@@ -48,6 +48,26 @@ from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import plural, ranges
 from manyseeds.stats import Parity
 
+RULE = Items(
+    [
+        f'An interval within ±{MARGIN} is "equivalent", given at least {stats.EQUIVALENCE_SEEDS} '
+        "seeds per side. It can still hide rare failures, up to the bound given with it.",
+        'Otherwise an interval above 0 is "better" and one below 0 is "worse", if p agrees.',
+        'If all seeds of both sides score the same, the cell is "saturated", and the bound on the '
+        "failure rate is given instead.",
+        'Any other interval is "undecided".',
+        f"The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds per side, and "
+        "the first decisive result is the verdict, with n seeds per side. How often this errs is "
+        "simulated (error_rates.py).",
+        f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if the "
+        "environment's random or reference score is unknown.",
+        "Verdicts use the mean, not the IQM, so that failed seeds count.",
+        "The rule was stated on 2026-11-22; seeds published before that date had already been "
+        "tested by an earlier rule.",
+        "Verdicts on ablations, searches and language models, and revised verdicts, use a single "
+        "test with 95% intervals and p < 0.05.",
+    ]
+)
 HOW_TO_READ = Items(
     [
         (
@@ -85,28 +105,7 @@ HOW_TO_READ = Items(
                 "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
                 f"{1 - LEVEL:.0%} interval; p is that of a permutation test.",
             ),
-            Items(
-                [
-                    f'An interval within ±{MARGIN} is "equivalent", given at least '
-                    f"{stats.EQUIVALENCE_SEEDS} seeds per side. It can still hide rare failures, "
-                    "up to the bound given with it.",
-                    'Otherwise an interval above 0 is "better" and one below 0 is "worse", if p '
-                    "agrees.",
-                    'If all seeds of both sides score the same, the cell is "saturated", and the '
-                    "bound on the failure rate is given instead.",
-                    'Any other interval is "undecided".',
-                    "The test is sequential: it is run at "
-                    f"{', '.join(map(str, LOOKS))} seeds per side, and the first decisive result "
-                    "is the verdict, with n seeds per side. Its errors are simulated below.",
-                    f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if "
-                    "the environment's random or reference score is unknown.",
-                    "Verdicts use the mean, not the IQM, so that failed seeds count.",
-                    "The rule was stated on 2026-11-22; seeds published before that date had "
-                    "already been tested by an earlier rule.",
-                    "Verdicts on ablations, searches and language models, and revised verdicts, "
-                    "use a single test with 95% intervals and p < 0.05.",
-                ]
-            ),
+            RULE,
         ),
         (
             Strong("Learning speed."),

@@ -190,14 +190,14 @@ def factors_text(weight: str, stages: dict[str, StageFigures]) -> str:
 
 def outcome(words: dict[str, str], biased: Sequence[str]) -> str:
     """With how many weights the relative variance is lower than R(tau)'s, and which are biased."""
-    others = {kind_of(weight): None for weight, word in words.items() if word != LOWER}
-    kinds = dict.fromkeys(map(kind_of, biased))
+    others = ", ".join(dict.fromkeys(kind_of(x) for x, word in words.items() if word != LOWER))
+    kinds = ", ".join(dict.fromkeys(map(kind_of, biased)))
     lower = list(words.values()).count(LOWER)
     return (
         f"With {lower} of {plural(len(words), 'weight')} the relative variance of the gradient is "
         "lower than with R(tau) at every stage"
-        + (f", not with {', '.join(others)}." if others else ".")
-        + (f" The mean points elsewhere at some stage with {', '.join(kinds)}." if kinds else "")
+        + (f", not with {others}." if others else ".")
+        + (f" The mean points elsewhere at some stage with {kinds}." if kinds else "")
     )
 
 

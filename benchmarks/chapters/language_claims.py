@@ -17,12 +17,12 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Heading,
     Items,
     Strong,
     Table,
     Text,
     Word,
+    sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
     Compared,
@@ -64,18 +64,15 @@ Section = Callable[[Sequence[Method], Path], Iterable[Block]]
 
 def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The whole page; nothing without any of its runs."""
-    sections = {title: [*section(found, results)] for title, section in SECTIONS.items()}
-    if any(sections.values()):
+    blocks = [*sections({title: write(found, results) for title, write in SECTIONS.items()})]
+    if blocks:
         yield Text(
             "Tiny models, and the claims of papers on large ones. A claim holds where the 95% "
             "intervals of all differences that it is about lie on the side of 0 that it says. It "
             "holds in part where some do. It does not hold where none does and one lies on the "
             "other side, and is not shown otherwise. Differences are paired over seeds."
         )
-    for title, blocks in sections.items():
-        if blocks:
-            yield Heading(title)
-            yield from blocks
+    yield from blocks
 
 
 def summary(blocks: Iterable[Block]) -> Items:
@@ -232,6 +229,16 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             earned = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
             others += compared("learned reward after minus before", run, earned, 2)
             (misled if earned and earned.low > 0 else others).extend(gain)
+    about = Text(
+        "Every seed has its own reward model, trained by ",
+        Code("reward_model.py"),
+        " with its defaults. The reward shown is the mean reward of the training samples since the "
+        "previous evaluation. It includes the rewards for format and by rules where there are any, "
+        "and PPO subtracts 1 for a truncated completion. The curves are over the square root of "
+        "the KL, as those of Gao et al., whose KL is of whole answers. Iterations renew the reward "
+        "model, whose reward is shown, together with the reference of the KL penalty, first after "
+        "a quarter of the training.",
+    )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
     xlabel = "√KL to the initial model, KL in nats per token"
@@ -240,19 +247,7 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "As a model gains in a learned reward alone, its true score falls.",
         GAO,
         misled,
-        [
-            Text(
-                "Every seed has its own reward model, trained by ",
-                Code("reward_model.py"),
-                " with its defaults. The reward shown is the mean reward of the training samples "
-                "since the previous evaluation. It includes the rewards for format and by rules "
-                "where there are any, and PPO subtracts 1 for a truncated completion. The curves "
-                "are over the square root of the KL, as those of Gao et al., whose KL is of whole "
-                "answers. Iterations renew the reward model, whose reward is shown, together with "
-                "the reference of the KL penalty, first after a quarter of the training.",
-            ),
-            Table("language-overoptimisation", RLHF_COLUMNS, rows),
-        ],
+        [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
         beside=others,
         figure=curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
         sign=-1,
@@ -344,27 +339,24 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
     def differences(a: str, b: str) -> list[Compared]:
         if not {a, b} <= values.keys():
             return []
-        return [
-            x
-            for name in ("pass@1", "pass@16")
-            for x in compared(name, f"{a} minus {b}", paired(values[a][name], values[b][name]))
-        ]
+        pairs = {x: paired(values[a][x], values[b][x]) for x in ("pass@1", "pass@16")}
+        return [x for name, d in pairs.items() for x in compared(name, f"{a} minus {b}", d)]
 
     settings = stored["settings"]
+    about = Text(
+        f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL twice as long, "
+        "which has the samples of both stages of RL, and with RL on the small base model. "
+        "Rejection SFT and distillation learn, in several passes, from one right sample of each "
+        f"of {settings['prompts']:,} prompts that the model after RL solves in four attempts. The "
+        "samples column counts neither these attempts nor the training of that model."
+    )
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than as much RL alone.",
         f"{R1}v1, sec. 2.3",
         differences("RL again", "RL twice as long"),
         [
-            Text(
-                f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL twice as "
-                "long, which has the samples of both stages of RL, and with RL on the small base "
-                "model. Rejection SFT and distillation learn, in several passes, from one right "
-                f"sample of each of {settings['prompts']:,} prompts that the model after RL solves "
-                "in four attempts. The samples column counts neither these attempts nor the "
-                "training of that model."
-            ),
+            about,
             Table("language-pipeline", PIPELINE_COLUMNS, rows),
             command_text(stored, stored["machine"]["cpu"]),
         ],
@@ -402,18 +394,16 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for high, m in others:
             what = f"an upper clip of {high:g} minus {low:g}"
             differences += compared(name, what, between(m, plain, measure(name)))
+    about = Text(
+        "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
+        "sampling is off."
+    )
     yield judged(
         "language-clip-higher",
         "A larger upper clip range keeps the entropy up.",
         f"{DAPO}, sec. 3.1",
         found_of["entropy"],
-        [
-            Text(
-                "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
-                "sampling is off."
-            ),
-            Table("language-clip-higher", CLIP_COLUMNS, rows),
-        ],
+        [about, Table("language-clip-higher", CLIP_COLUMNS, rows)],
         figure=curves_of(
             "language-clip-higher",
             "Entropy and pass@16 by the upper clip range",
@@ -618,20 +608,18 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         sizes = (str(m.settings[name]) for name in ("epochs", "prompts"))
         rows.append((m.label, *sizes, m.n, m.text("pass@1"), m.mean_text("kl")))
     equal, _, grpo = shown
+    about = Text(
+        "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes one "
+        "pass over 32 prompts with eight samples each. PPO subtracts the KL from the reward, and 1 "
+        "for a truncated completion. GRPO adds the KL to the loss."
+    )
     what = "PPO with GRPO's prompts, passes and weight of the KL, minus GRPO"
     yield judged(
         "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
         GRPO,
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
-        [
-            Text(
-                "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes "
-                "one pass over 32 prompts with eight samples each. PPO subtracts the KL from the "
-                "reward, and 1 for a truncated completion. GRPO adds the KL to the loss."
-            ),
-            Table("language-equal", EQUAL_COLUMNS, rows),
-        ],
+        [about, Table("language-equal", EQUAL_COLUMNS, rows)],
         sign=-1,
     )
 

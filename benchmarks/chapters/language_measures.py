@@ -39,8 +39,7 @@ curves = partial(blocks.curves, xlabel="samples")
 def curves_of(
     name: str, label: str, measures: Mapping[str, str], runs: Mapping[str, Method], **more: Any
 ) -> Figure:
-    """A panel for each measure, by its title, and a line for each run; two side by side, those of
-    lengths from 0 on."""
+    """A panel for each measure, by its title, and a line for each run."""
     panels = {
         title: {line: m.line(measure) for line, m in runs.items()}
         for title, measure in measures.items()

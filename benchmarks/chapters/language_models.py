@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -13,13 +13,13 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Code,
     Fold,
-    Heading,
     Inline,
     Items,
     Link,
     Table,
     Text,
     folded_if_long,
+    sections,
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     between,
@@ -36,34 +36,32 @@ from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.methods import ORDER, Method, verdict_against
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import differences, settings_text
+from manyseeds.benchmarks.store.results import settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
 from manyseeds.stats import Parity
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
-Section = Callable[[Sequence[Method]], Iterable[Block]]
 
 
 def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The chapter on language models; nothing without runs."""
-    sections: dict[str, Section] = {
-        "Scores before and after training": score_section,
-        "Many samples per prompt": many_samples_section,
-        "Lengths of right and wrong completions": length_section,
-        "Dynamic sampling, over steps and over samples": steps_section,
-        "The reward model": reward_section,
-        "Ablations": ablation_section,
-        "Against TRL": partial(trl_section, results=results),
-        "Cost of the critic of a language model": partial(critic_section, results=results),
-        "Transcripts": transcript_section,
-        "Provenance": provenance_section,
-    }
-    if found:
-        for title, section in sections.items():
-            if blocks := [*section(found)]:
-                yield Heading(title)
-                yield from blocks
+    if not found:
+        return
+    yield from sections(
+        {
+            "Scores before and after training": score_section(found),
+            "Many samples per prompt": many_samples_section(found),
+            "Lengths of right and wrong completions": length_section(found),
+            "Dynamic sampling, over steps and over samples": steps_section(found),
+            "The reward model": reward_section(found),
+            "Ablations": ablation_section(found),
+            "Against TRL": trl_section(found, results),
+            "Cost of the critic of a language model": critic_section(found, results),
+            "Transcripts": transcript_section(found),
+            "Provenance": provenance_section(found),
+        }
+    )
 
 
 COLUMNS = (
@@ -162,7 +160,7 @@ def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
             continue
         rows.setdefault(plain, ablation_row(plain, "", ""))
         gain = gain_text(between(m, plain, measure("pass@1")))
-        rows[m] = ablation_row(m, changed_in(m), gain)
+        rows[m] = ablation_row(m, m.changed, gain)
     if rows:
         yield Text(
             "All other settings are those of the plain command, whose row is above. Differences "
@@ -170,11 +168,6 @@ def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
         )
         table = Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
         yield folded_if_long("Ablations", table)
-
-
-def changed_in(m: Method) -> str:
-    """What differs from the plain command: `epochs 4 (not 1)`."""
-    return differences(m.settings, m.plain_settings or m.settings)
 
 
 def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
@@ -215,7 +208,7 @@ def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             verdict, numbers = verdict_against(ours, theirs)
             if not verdict:
                 continue
-            name, method, changed = ours.headline, display(algo), changed_in(ours)
+            name, method, changed = ours.headline, display(algo), ours.changed
             scores = f"{ours.n} and {theirs.n}", ours.text(name), theirs.text(name)
             rows.append((ours.task, method, changed, name, *scores, verdict))
             judged.append((" with ".join(filter(None, (method, changed))), numbers))

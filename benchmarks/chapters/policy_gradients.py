@@ -20,12 +20,12 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Heading,
     Link,
     Table,
     Text,
     curves,
     folded_if_long,
+    sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
     Verdicts,
@@ -56,15 +56,14 @@ STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """All sections that there are runs for. folder: of the results, with the measurements."""
-    for title, section in (
-        ("REINFORCE weights", weights_section(results)),
-        ("GAE, n-step and Monte Carlo advantages", estimators_section(results)),
-        ("Advantages without a critic", advantages_section(results)),
-        ("Cost of the critic", critic_section(results, folder)),
-    ):
-        if blocks := [*section]:
-            yield Heading(title)
-            yield from blocks
+    yield from sections(
+        {
+            "REINFORCE weights": weights_section(results),
+            "GAE, n-step and Monte Carlo advantages": estimators_section(results),
+            "Advantages without a critic": advantages_section(results),
+            "Cost of the critic": critic_section(results, folder),
+        }
+    )
 
 
 # ---- REINFORCE ------------------------------------------------------------------------

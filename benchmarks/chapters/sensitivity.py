@@ -216,37 +216,27 @@ TUNING = ("algorithm", "environment", "n", "untuned", "tuned once for all", "tun
 SUMMARY = ("algorithm", "environments", "tuned for each", "tuned once for all", "sensitivity")
 
 
-@dataclass(frozen=True, eq=False)
-class Together:
-    """The studies of one algorithm whose trials are the same configurations."""
+def held_out(studies: Sequence[Study]) -> tuple[Floats, Floats, Floats]:
+    """Scores [environments, seeds] of studies of the same configurations: untuned, tuned once for
+    all, tuned for each.
 
-    studies: list[Study]  # one per environment
-
-    @property
-    def algo(self) -> str:
-        return self.studies[0].algo
-
-    def held_out(self) -> tuple[Floats, Floats, Floats]:
-        """Scores [environments, seeds]: untuned, tuned once for all, tuned for each.
-
-        A seed is scored by the configuration that is best for the other seeds: the best of many
-        is not credited for its noise.
-        """
-        tables = [s.normalised("search") for s in self.studies]
-        common = sorted(set.intersection(*(set(table.index) for table in tables)))
-        # A return that is not known counts as a random policy's.
-        scores = np.stack([table.loc[common].fillna(0.0).to_numpy() for table in tables])
-        untuned = np.stack([s.normalised("untuned").to_numpy()[0] for s in self.studies])
-        seeds = scores.shape[2]
-        for_all, for_each = np.empty_like(untuned), np.empty_like(untuned)
-        for seed in range(seeds):
-            others = np.delete(scores, seed, axis=2).mean(2)  # [environments, trials]
-            for_all[:, seed] = scores[:, others.mean(0).argmax(), seed]
-            for_each[:, seed] = scores[np.arange(len(scores)), others.argmax(1), seed]
-        return untuned, for_all, for_each
+    A seed is scored by the configuration that is best for the other seeds: the best of many is not
+    credited for its noise.
+    """
+    tables = [study.normalised("search") for study in studies]
+    common = sorted(set.intersection(*(set(table.index) for table in tables)))
+    # A return that is not known counts as a random policy's.
+    scores = np.stack([table.loc[common].fillna(0.0).to_numpy() for table in tables])
+    untuned = np.stack([study.normalised("untuned").to_numpy()[0] for study in studies])
+    for_all, for_each = np.empty_like(untuned), np.empty_like(untuned)
+    for seed in range(scores.shape[2]):
+        others = np.delete(scores, seed, axis=2).mean(2)  # [environments, trials]
+        for_all[:, seed] = scores[:, others.mean(0).argmax(), seed]
+        for_each[:, seed] = scores[np.arange(len(scores)), others.argmax(1), seed]
+    return untuned, for_all, for_each
 
 
-def together(studies: Sequence[Study]) -> list[Together]:
+def together(studies: Sequence[Study]) -> list[list[Study]]:
     """The studies by algorithm, space and settings; the largest set of each algorithm."""
     groups: dict[str, list[Study]] = {}
     for study in studies:
@@ -260,7 +250,7 @@ def together(studies: Sequence[Study]) -> list[Together]:
         one_each = list({study.env: study for study in group}.values())
         if len(one_each) > len(largest.get(one_each[0].algo, [])):
             largest[one_each[0].algo] = one_each
-    return [Together(group) for group in largest.values()]
+    return [*largest.values()]
 
 
 def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
@@ -272,18 +262,18 @@ def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
     summary: list[tuple[str, ...]] = []
     places: dict[tuple[str, ...], dict[str, tuple[Estimate, Estimate]]] = {}  # by environments
     for group in groups:
-        untuned, for_all, for_each = group.held_out()
-        for i, study in enumerate(group.studies):
+        untuned, for_all, for_each = held_out(group)
+        for i, study in enumerate(group):
             cells = (stats.estimate(x[i], "mean").text(3) for x in (untuned, for_all, for_each))
             n = f"{study.result['trials']} x {untuned.shape[1]}"
             rows.append((study.label, study.env, n, *cells))
-        if len(group.studies) > 1:
+        if len(group) > 1:
             means = (for_each.mean(0), for_all.mean(0), (for_each - for_all).mean(0))
             tuned, _, sensitivity = found = [stats.estimate(x, "mean") for x in means]
-            names = tuple(study.env for study in group.studies)
+            names = tuple(study.env for study in group)
             cells = (x.text(3) for x in found)
-            summary.append((display(group.algo), ", ".join(names), *cells))
-            places.setdefault(names, {})[printable(display(group.algo))] = (sensitivity, tuned)
+            summary.append((display(group[0].algo), ", ".join(names), *cells))
+            places.setdefault(names, {})[printable(display(group[0].algo))] = (sensitivity, tuned)
     yield Heading("Sensitivity")
     names, points = max(places.items(), key=lambda item: len(item[1]), default=((), {}))
     if len(points) > 1:  # algorithms on the same environments
@@ -310,17 +300,17 @@ def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
     )
 
 
-def figure_of(group: Together) -> Figure:
+def figure_of(studies: Sequence[Study]) -> Figure:
     """A row of panels per environment, a column per hyperparameter."""
-    studies = group.studies
+    algo = studies[0].algo
     sizes = dict.fromkeys(
         f"{s.result['trials']} configurations x {len(s.about['seeds'])} seeds" for s in studies
     )
     legend = f"Points: {' or '.join(sizes)}. Lines: means of {BINS} parts, 95% intervals."
     panels = [panel for study in studies for panel in panels_of(study)]
-    label = f"Score of {printable(display(group.algo))} against each hyperparameter"
+    label = f"Score of {printable(display(algo))} against each hyperparameter"
     data = {"panels": panels, "ylabel": "normalised score", "bins": BINS, "legend": legend}
-    return Figure(f"sensitivity-{group.algo}", label, "scatter_grid", data)
+    return Figure(f"sensitivity-{algo}", label, "scatter_grid", data)
 
 
 def panels_of(study: Study) -> list[Panel]:

@@ -268,9 +268,8 @@ def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
     ):
         if panels and all(panels.values()):
             label = f"{what} of predicted values on {printable(env)}"
-            data = {"panels": panels, "xlabel": "episodes", "ylabel": ylabel, "legend": legend}
-            file = f"prediction-{name}-{file_name(env)}"
-            yield Figure(file, label, "lines", {**data, "share_y": True})
+            axes = {"xlabel": "episodes", "ylabel": ylabel, "legend": legend, "share_y": True}
+            yield curves(f"prediction-{name}-{file_name(env)}", label, panels, **axes)
 
 
 # ---- Along the cliff ------------------------------------------------------------------

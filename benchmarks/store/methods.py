@@ -11,7 +11,7 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
+from manyseeds.benchmarks.store.results import Scores, differences, parity, verdict_text
 from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -89,6 +89,11 @@ class Method:
     def named(self) -> tuple[str, str, str]:
         """The cells that begin a row: task, method, n."""
         return self.task, self.label, self.n
+
+    @property
+    def changed(self) -> str:
+        """What differs from the plain command: `epochs 4 (not 1)`."""
+        return differences(self.settings, self.plain_settings or self.settings)
 
     @property
     def worths(self) -> list[Worth]:

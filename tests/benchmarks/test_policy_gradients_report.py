@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def make_runs(tmp_path: Path, monkeypatch: Patch) -> Path:
-    for module in (policy_gradients, critic_cost):
+    for module in (suite, critic_cost):
         monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
     preset = Preset({"num_envs": 2, "total_timesteps": BUDGET}, "a test")
     monkeypatch.setitem(a2c.PRESETS, "CartPole-v1", preset)
