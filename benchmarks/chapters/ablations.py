@@ -23,7 +23,13 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import Verdicts, answer, answered, verdict_forest
+from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
+    Verdicts,
+    answer,
+    answered,
+    verdict_forest,
+)
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.benchmarks.store.comparison import MEASURES
@@ -174,10 +180,9 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
     )
     yield Text(
         'A claim is "true" in a comparison if its verdict is better, "false" if it is worse or '
-        'equivalent, and "undecided" otherwise. It holds if it is true in all comparisons, in part '
-        "if in some, and does not hold if it is false in some and true in none. A verdict is a "
-        "single test with the 95% interval of the difference of normalised means and p < 0.05, not "
-        "corrected for the number of comparisons."
+        f'equivalent, and "undecided" otherwise. {CLAIM_RULE} A verdict is a single test with the '
+        "95% interval of the difference of normalised means and p < 0.05, not corrected for the "
+        "number of comparisons."
     )
     for section in sections:
         yield from section

@@ -29,6 +29,12 @@ def claim_word(answers: Iterable[Answer]) -> Word:
     return "does not hold" if "false" in found else "not shown"
 
 
+CLAIM_RULE = (
+    "A claim holds if it is true in all comparisons, in part if in some, and does not hold if it "
+    "is false in some and true in none. Otherwise it is not shown."
+)
+
+
 def answered(
     claim: str,
     source: str,
@@ -38,7 +44,9 @@ def answered(
     details: Sequence[Block],
 ) -> Claim:
     """The card of a claim that is true or false of comparisons. by: what they compare."""
-    number = f"true in {answers.count('true')} of {plural(len(answers), 'comparison')} {by}"
+    true, false, undecided = (answers.count(x) for x in ("true", "false", "undecided"))
+    number = f"true in {true} of {plural(len(answers), 'comparison')} {by}"
+    number += f", false in {false}, undecided in {undecided}"
     return Claim(claim, claim_word(answers), number, figure, details, source)
 
 
@@ -125,10 +133,10 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
     if not found:
         return ""
     least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
-    text = f"{least.text}, {least.measure}: {least.what}"
+    text = f"{least.text}, {least.measure}: {least.what}, n = {least.difference.n}"
     if len(found) > 1:
         agreeing = sum(x.sign == sign for x in found)
-        text += f"; {agreeing} of {len(found)} comparisons agree with the claim, this one least"
+        text += f" (the weakest of {len(found)} comparisons; {agreeing} agree with the claim)"
     return text
 
 

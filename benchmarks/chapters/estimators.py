@@ -32,14 +32,15 @@ def page(results: Path) -> Sequence[Block]:
 def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
     """The page of llm_oracle.json."""
     sizes, steps = stored["sizes"], stored["steps"]
-    prompts = ", ".join(f"{x['right']:.0%}" for x in stored["prompts"])
+    right = ", ".join(f"{x['right']:.0%}" for x in stored["prompts"])
     yield Text(
         f"A small GPT-2 completes {sizes['K']} prompts with at most {sizes['T']} tokens of a "
         f"vocabulary of {sizes['V']}. All {sizes['completions']} completions of a prompt are "
         "enumerated, in double precision: every expectation below is a sum, and nothing is "
-        "sampled. The tables are for one network with random weights, which answers "
-        f"{prompts} of the prompts right. The lists give the range over {stored['networks']} such "
-        f"networks. An estimate is made from one group of {sizes['G']} completions of one prompt."
+        "sampled. The tables are for one network with random weights, whose completions of the "
+        f"prompts are right with a probability of {right}. The lists give the range over "
+        f"{stored['networks']} such networks. An estimate is made from one group of {sizes['G']} "
+        "completions of one prompt."
     )
     yield Text(
         "Scale is the factor by which the mean of an estimator multiplies the true gradient, bias "

@@ -28,6 +28,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
     Verdicts,
     answer,
     answered,
@@ -56,14 +57,15 @@ STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """All sections that there are runs for. folder: of the results, with the measurements."""
-    yield from sections(
-        {
-            "REINFORCE weights": weights_section(results),
-            "GAE, n-step and Monte Carlo advantages": estimators_section(results),
-            "Advantages without a critic": advantages_section(results),
-            "Cost of the critic": critic_section(results, folder),
-        }
-    )
+    titled = {
+        "REINFORCE weights": weights_section(results),
+        "GAE, n-step and Monte Carlo advantages": estimators_section(results),
+        "Advantages without a critic": advantages_section(results),
+        "Cost of the critic": critic_section(results, folder),
+    }
+    if blocks := [*sections(titled)]:
+        yield Text(f"{CLAIM_RULE} The details of a claim say when a comparison is true.")
+        yield from blocks
 
 
 # ---- REINFORCE ------------------------------------------------------------------------

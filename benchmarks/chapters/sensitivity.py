@@ -168,8 +168,9 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
     for name, own in verdicts.items():
         words = [v.word for v in own.values() if v]
         sentences.append(
-            f"Against {name}, {words.count('better')} of {plural(len(own), 'winner')} scored "
-            f"better on fresh seeds, {words.count('worse')} worse."
+            f"Against {'the ' * (name == 'preset')}{name}, {words.count('better')} of "
+            f"{plural(len(own), 'winner')} scored better on fresh seeds, {words.count('worse')} "
+            "worse."
         )
     label = "Winners of searches, by final score"
     if figure := verdict_forest("searches", label, verdicts, "winner minus other"):

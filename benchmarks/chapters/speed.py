@@ -142,7 +142,7 @@ def rows_section(stored: dict[str, Any]) -> list[Block]:
     times = median(rows_speed.ratios(measurements)[VARIED])
     return [
         Heading("Many configurations at once"),
-        Outcome(f"{VARIED} of PPO take {times:.2f} times as long as {PLAIN}."),
+        Outcome(f"{VARIED} of PPO take {times:.2f} times as long as {PLAIN} with one."),
         Text(
             "CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
             f"{stored['total_timesteps']:,} timesteps per row, a part of a training. Medians of n "

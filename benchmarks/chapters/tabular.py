@@ -100,7 +100,7 @@ def planning(runs: Sequence[StoredRun]) -> Iterator[Block]:
     if panels:
         label = "Bellman residual of value iteration over sweeps"
         axes = {"xlabel": "sweep", "ylabel": "Bellman residual", "legend": "value iteration"}
-        more = {"log_y": True, "columns": 4, "floors": dict.fromkeys(panels, 1e-12)}
+        more = {"log_y": True, "columns": 2, "floors": dict.fromkeys(panels, 1e-12)}
         yield Figure("value_iteration", label, "lines", {"panels": panels, **axes, **more})
     yield Text(
         Code("policy_iteration.py"),

@@ -46,11 +46,16 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 def read_store(results: Path, own: bool = False, env: str = "") -> Store:
     """Read all that pages are made of.
 
-    own: only a person's own runs, with the published ones that stand beside them. env: the control
-    runs of an environment alone. Raises UsageError where there are none.
+    own: only a person's own runs, with the published ones of their kind that stand beside them.
+    env: the control runs of an environment alone. Raises UsageError where there are none.
     """
-    wanted = beside(own_runs(results)) if own else None
-    runs = open_runs(results, wanted) if wanted else open_runs(results)
+    if own:
+        names = own_runs(results)
+        runs = open_runs(results, beside(names))
+        kinds = {(x.env, x.kind) for x in runs if Path(*x.path.parts[-4:]) in names}
+        runs = [run for run in runs if (run.env, run.kind) in kinds]
+    else:
+        runs = open_runs(results)
     if env:
         known = dict.fromkeys(run.env_name for run in runs if run.kind == "control")
         if env not in known:
@@ -62,6 +67,8 @@ def read_store(results: Path, own: bool = False, env: str = "") -> Store:
     for run in progress(control, len(control), "reading"):
         with left_out(run.path):
             loaded.append(load_result(run))
+    if env and not loaded:
+        raise UsageError(f"--env {env}: no valid control run under {results}")
     missing = [] if own or env else missing_cells(results, runs)
     return Store(results, runs, loaded, pairs(loaded), methods(runs), missing)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from functools import cache
+from pathlib import Path
 
 from markupsafe import Markup, escape
 from pygments import lex
@@ -27,7 +29,12 @@ LISTS = {"algos": "reading-path.html", "llm_track": "language-methods.html"}
 def paths() -> list[str]:
     """The files of all algorithms, as paths in the repository."""
     found = [f"{room}/{name}.py" for room in LISTS for name in catalog.names(room)]
-    return [path for path in found if (ROOT / path).is_file()]
+    return [path for path in found if is_ours(ROOT / path)]
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a path is that of a file of the repository; a link may lead out of it."""
+    return path.is_file() and ROOT in path.resolve().parents
 
 
 def file_of(path: str) -> str:
@@ -40,8 +47,9 @@ def pages() -> list[Page]:
 
 
 def page(path: str) -> Page:
-    text = (ROOT / path).read_text(encoding="utf-8")
-    about = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    text, about = (ROOT / path).read_text(encoding="utf-8", errors="replace"), ""
+    with contextlib.suppress(SyntaxError, ValueError):  # somebody is writing it
+        about = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     part_of = LISTS[path.partition("/")[0]]
     context = {"code": highlighted(text)}
     return Page(file_of(path), path, "code.html.j2", context, (), part_of, "Learn", about)

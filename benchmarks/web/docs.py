@@ -6,7 +6,6 @@ network there is no script that could do it.
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 import re
 import tomllib
@@ -98,7 +97,7 @@ def documentation(written: Sequence[Page]) -> Documentation:
     """The pages of the repository's documents. written: the other pages of the site."""
     used = {f"docs/{path.name}": (f"{path.stem}.html", "") for path in ROOT.glob("docs/*.md")}
     files = {path: (file, "") for path, file in LEARN.items()} | dict(sorted(used.items())) | USE
-    there = {path: both for path, both in files.items() if (ROOT / path).is_file()}
+    there = {path: both for path, both in files.items() if code.is_ours(ROOT / path)}
     documents = {path: file for path, (file, _) in there.items()}
     places = Places(documents, {page.file for page in written})
     pages = {path: document(path, *both, places) for path, both in there.items()}
@@ -107,7 +106,7 @@ def documentation(written: Sequence[Page]) -> Documentation:
 
 def document(path: str, file: str, name: str, places: Places) -> Page:
     """The page of a document. name: in the navigation; empty: its heading."""
-    tokens = parser().parse((ROOT / path).read_text(encoding="utf-8"))
+    tokens = parser().parse((ROOT / path).read_text(encoding="utf-8", errors="replace"))
     title = next(texts(tokens, "h1"), file)
     body = tokens[3:] if tokens and tokens[0].tag == "h1" else tokens  # the template has the title
     context = {
@@ -123,10 +122,10 @@ def document(path: str, file: str, name: str, places: Places) -> Page:
 def description(name: str, headings: Sequence[str]) -> str:
     """What a document is about, for search engines: as many of its headings as they show."""
     about = name
-    for heading, mark in zip(headings, itertools.chain([": "], itertools.repeat("; "))):
+    for heading in headings:
         if len(about) + len(heading) > DESCRIPTION:
             break
-        about += mark + heading.removesuffix(".")
+        about += ("; " if ": " in about else ": ") + heading.removesuffix(".")
     return f"{about}."
 
 
@@ -188,7 +187,7 @@ class Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
         label = escape(tokens[index].content)
         source = ROOT / self.resolved(str(tokens[index].attrs["src"]))
-        if not source.is_file() or ROOT not in source.resolve().parents:
+        if not code.is_ours(source):
             return f'<span class="note">{label}</span>'
         place = f"{PICTURES}/{source.name}"
         self.places.pictures[place] = source

@@ -45,6 +45,7 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
         "film": film,
         "charts": list(map(figure_json, figures)),
         "verdicts": overview.counted(words),
+        "margin": MARGIN,
         "comparisons": len(words),
         "best": best_algorithms(deep),
         "speeds": speeds,

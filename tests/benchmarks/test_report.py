@@ -448,6 +448,11 @@ def test_one_environment_alone(tmp_path: Path, capsys: Output, refusal: Refusal)
     assert written(tmp_path) == alone
     error = refusal(report.main, "--results", tmp_path, "--env", "Pendulum")
     assert "did you mean Pendulum-v1?" in error
+    (part,) = plant(tmp_path, "ppo", FINALS, env="Acrobot-v1").path.iterdir()
+    write_bytes(part / "curve.parquet", b"")
+    seal(part)
+    error = refusal(report.main, "--results", tmp_path, "--env", "Acrobot-v1")
+    assert "no valid control run" in error
 
 
 # ---- The first page -------------------------------------------------------------------

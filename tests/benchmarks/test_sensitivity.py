@@ -130,7 +130,7 @@ def test_the_winners_that_end_better_are_counted(tmp_path: Path) -> None:
     seal(path)
     (outcome,) = (x for x in sensitivity.page(tmp_path) if isinstance(x, Outcome))
     assert outcome.text == (
-        "Against preset, 1 of 1 winner scored better on fresh seeds, 0 worse. "
+        "Against the preset, 1 of 1 winner scored better on fresh seeds, 0 worse. "
         "Against other, 0 of 1 winner scored better on fresh seeds, 1 worse."
     )
 

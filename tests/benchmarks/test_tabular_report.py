@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from manyseeds import record
 from manyseeds.algos import (
     monte_carlo,
     policy_iteration,
@@ -28,7 +30,7 @@ from manyseeds.runs import control, planning, prediction
 from manyseeds.stats import Estimate
 from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, tables_of
-from tests.benchmarks.test_report import check_links, generated
+from tests.benchmarks.test_report import check_links, generated, plant
 
 
 def command(module: Any, main: Any, function: Any, *args: str) -> None:
@@ -142,6 +144,20 @@ def test_store_of_one_algorithm_alone(
     assert f"]({page})" in Path("results/README.md").read_text()
     assert "left out" not in capsys.readouterr().out
     assert check_links(Path("results")) == generated(Path("results"))
+
+
+def test_own_plans_stand_beside_published_plans_alone(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Not beside runs of other kinds, whose page links the verdicts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(record, "PUBLISHED", tmp_path / "results")
+    own = tmp_path / "results/local/runs/Gridworld-v0"
+    own.mkdir(parents=True)
+    command(policy_iteration, planning.main, policy_iteration.solve)
+    plant(tmp_path / "results", "sarsa", {0: 8.0}, env=policy_iteration.Config().env)
+    shutil.move("results/runs/Gridworld-v0/policy_iteration", own / "policy_iteration")
+    report.main([])
+    written = check_links(tmp_path / "results/local")
+    assert [path.name for path in sorted(written)] == ["README.md", "planning.md"]
 
 
 def test_a_prediction_that_diverged_is_shown(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from manyseeds.benchmarks.web import code, docs
 from manyseeds.benchmarks.web.docs import FORMULA, Places, Renderer, document, drawn, parser
@@ -95,3 +96,19 @@ def test_code_is_text() -> None:
         'x = <span class="s">&#39;</span><span class="s">&lt;b&gt;</span>'
         '<span class="s">&#39;</span>  <span class="c"># &lt;i&gt;</span>\n'
     )
+
+
+def test_files_of_any_form(tmp_path: Path, monkeypatch: Patch) -> None:
+    """What somebody is writing is shown as it is; what a link leads out to is not shown."""
+    for module in (docs, code):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(code, "paths", lambda: ["algos/x.py"])
+    for folder in ("algos", "docs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "algos/x.py").write_bytes(b"PRESETS = {  # \xe9\n")
+    (tmp_path / "docs/a.md").write_bytes(b"# A\n\n\xe9\n")
+    (tmp_path / "docs/b.md").symlink_to(ROOT / "README.md")
+    (tmp_path / "docs/c.md").mkdir()
+    (page,) = code.pages()
+    assert "PRESETS = {" in Markup(page.context["code"]).striptags()
+    assert list(docs.documentation([page]).pages) == ["docs/a.md"]

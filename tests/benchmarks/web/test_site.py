@@ -114,6 +114,7 @@ def test_one_run_of_one_seed_or_none(tmp_path: Path, capsys: Output) -> None:
     results = tmp_path / "results"
     out = write(results, tmp_path / "out")
     assert "no finished runs" in text_of(out / "results.html")
+    assert "grpo.html" not in (out / "index.html").read_text()  # nothing of it is measured
     plant(results, "ppo", {0: 480.0})
     folder = plant(results, "a2c", around(450.0))
     rewrite(folder.path / "seeds-000-009", "summary.json", lambda s: {**s, "final": 1})
