@@ -73,11 +73,6 @@ SETTINGS = "{}"  # the same where its fields stand in a run's record
 STATEMENTS = "<statements>"  # what a module does when it is imported, as a name in it
 ALL = "*"  # all of a module, as a name in it
 UNKNOWN = "<unknown>"  # the module of what is in no file
-# Where modules are that records name at another place.
-MOVED = {
-    f"{PACKAGE}.benchmarks.{name}": f"{PACKAGE}.benchmarks.baselines.{name}"
-    for name in ("sb3_baseline", "trl_baseline")
-}
 STANDARD_LIBRARY = Path(os.__file__).resolve().parent
 INSTALLED = {"site-packages", "dist-packages"}  # folders of libraries
 MAX_SIZE = 2**20  # bytes of a file outside the checkout that is read
@@ -184,7 +179,7 @@ class Place(NamedTuple):
             file, _, name = origin.rpartition(".py:")
             return cls(f"{file}.py", name)
         module, _, name = origin.partition(":")
-        return cls(MOVED.get(module, module), name)
+        return cls(module, name)
 
     def split(self) -> tuple[str, str]:
         """The name of a top-level definition, and what of it: ".member", "[key]", "()" or ""."""

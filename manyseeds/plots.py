@@ -2,10 +2,9 @@
 
 A learning curve is the IQM over seeds, its band the 95% bootstrap interval (`stats.estimate`) at
 every evaluation; the line below a figure says so, and how many seeds there are. Lines have their
-names at their ends, and a legend only where these do not fit; markers and dashes tell them apart
-without colour. Data are tidy frames with
-the columns `seed, timestep, return_mean, mode, episodes` (others are ignored); the curve is their
-greedy evaluations.
+names at their ends, and a legend only where these are not readable; markers and dashes tell them
+apart without colour. Data are tidy frames with the columns `seed, timestep, return_mean, mode,
+episodes` (others are ignored); the curve is their greedy evaluations.
 
 Figures depend on nothing but the data: matplotlib's defaults, whatever the user's matplotlibrc
 says; no date and a fixed hash salt in SVG. An SVG has no background, and the colours of its text
@@ -18,6 +17,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +41,7 @@ MARKERS = "o^sDvP*X"  # one per colour
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
 NAME_SIZE = 7.5  # points, of the names at the ends of lines
 NAME_HEIGHT = 9.5  # points from one to the next
+WIDEST = 10.5  # inches: a page that is narrower shrinks a figure, and its text
 
 INK = "#787878"  # contrast 4.4 to white, and 4.3 to GitHub's dark page
 
@@ -235,7 +236,8 @@ def _name_lines(
     note: str,
     size: tuple[float, float],
 ) -> None:
-    """Names at the ends of all lines, or a legend where they do not fit into panels of a size.
+    """Names at the ends of all lines, or a legend where they do not fit into panels of a size or
+    lie on other lines.
 
     A line of text below all is the note and, where all lines have as many, the number of seeds;
     otherwise each name says its own.
@@ -250,13 +252,12 @@ def _name_lines(
         counts = {name: {0} for name in counts}
     longest = max(len(with_n(name, max(ns))) for name, ns in counts.items())
     most = max(map(len, groups))
+    labels = {name: with_n(name, *ns) for name, ns in counts.items()}
+    handles = [Line2D([], [], label=labels[name], **looks[name]) for name in counts]
     if longest * 0.6 * NAME_SIZE > 0.42 * 72 * size[0] or most * NAME_HEIGHT > 0.7 * 72 * size[1]:
-        labels = {name: with_n(name, *ns) for name, ns in counts.items()}
-        handles = [Line2D([], [], label=labels[name], **looks[name]) for name in counts]
         _legend(figure, handles, note or None)
         return
-    if note:
-        figure.supxlabel(note, size=8, color=INK)
+    below = figure.supxlabel(note, size=8, color=INK) if note else None
     named = [
         [
             _name_end(axes, line, with_n(name, line.n * any(counts[name])), looks[name]["color"])
@@ -267,6 +268,23 @@ def _name_lines(
     figure.draw_without_rendering()  # from here on, everything has its place
     for ends in named:
         _move_apart([end for end in ends if end])
+    if any(_lies_on_a_line(end) for ends in named for end in ends if end):
+        for drawn in (below, *(end for ends in named for end in ends)):
+            if drawn:
+                drawn.remove()
+        _legend(figure, handles, note or None)
+
+
+def _lies_on_a_line(name: Annotation) -> bool:
+    """Whether a line of its panel passes through a name."""
+    from matplotlib.text import Text
+
+    box = Text.get_window_extent(name)
+    lines = name.axes.lines  # type: ignore[union-attr]
+    return any(
+        line.get_transform().transform_path(line.get_path()).intersects_bbox(box, filled=False)
+        for line in lines
+    )
 
 
 def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | None:
@@ -285,7 +303,9 @@ def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | Non
         va="center",
         fontsize=NAME_SIZE,
         annotation_clip=False,
-        arrowprops=dict(arrowstyle="-", color=color, linewidth=0.8, shrinkA=1, shrinkB=2),
+        arrowprops=dict(
+            arrowstyle="-", color=color, linewidth=0.8, shrinkA=1, shrinkB=2, relpos=(0, 0.5)
+        ),
     )
 
 
@@ -447,6 +467,7 @@ def lines(
                 _draw_line(grid[i], line, looks[name], log_x)
             _draw_score(grid[i], threshold)
             bottom = i + columns >= len(panels)
+            title = textwrap.fill(title, int(12 * size[0]))
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
             grid[i].tick_params(labelbottom=bottom or not share_x)
             if floors and title in floors:
@@ -699,7 +720,8 @@ def forest(
     margin: float | None = None,
     xlabel: str = "",
 ) -> None:
-    """One panel per key (its title), side by side, with a row per difference; written to `path`.
+    """One panel per key (its title), with a row per difference; written to `path`. Panels are side
+    by side, or below one another where they would be wider than WIDEST.
 
     A row has its label, its value in its interval, and its word at the right. Differences within
     ±margin are a shaded band around the line at 0. Raises ValueError for an unknown suffix.
@@ -708,12 +730,15 @@ def forest(
     from matplotlib.ticker import MaxNLocator
 
     _check_suffix(path)
-    height = max(map(len, panels.values()))
-    labels = max(len(row.label) for rows in panels.values() for row in rows)
+    heights = [0.19 * len(rows) + 0.8 for rows in panels.values()]
+    width = 0.07 * max(len(row.label) for rows in panels.values() for row in rows) + 3.0
+    beside = width * len(panels) <= WIDEST
     with _style():
-        size = ((0.07 * labels + 3.0) * len(panels), 0.19 * height + 0.8)
+        size = (width * len(panels), max(heights)) if beside else (width, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(1, len(panels), squeeze=False, sharex=True).flatten()
+        shape = (1, len(panels)) if beside else (len(panels), 1)
+        ratios = None if beside else heights
+        grid = figure.subplots(*shape, squeeze=False, sharex=True, height_ratios=ratios).flatten()
         for axes, (title, rows) in zip(grid, panels.items(), strict=True):
             if margin is not None:
                 axes.axvspan(-margin, margin, color=INK, alpha=0.15, linewidth=0)
@@ -726,7 +751,8 @@ def forest(
                 axes.annotate(
                     row.word, (1, i), xytext=(5, 0), textcoords="offset points", size=8, **place
                 )
-            axes.set(title=title, xlabel=xlabel, ylim=(len(rows) - 0.4, -0.6))
+            label = xlabel if beside or axes is grid[-1] else ""
+            axes.set(title=title, xlabel=label, ylim=(len(rows) - 0.4, -0.6))
             axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.set_yticks(range(len(rows)), [row.label for row in rows], size=8)
             axes.tick_params(axis="y", length=0)

@@ -15,7 +15,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Emphasis,
     Figure,
     Heading,
     Inline,
@@ -24,27 +23,28 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import CLAIM_RULE, claim_word, counted, forest
+from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
+    Verdicts,
+    answer,
+    answered,
+    verdict_forest,
+)
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.benchmarks.store.comparison import MEASURES
-from manyseeds.benchmarks.store.results import Result, Scores, parity_of, verdict_text
+from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
 from manyseeds.cli import identity
 from manyseeds.record import plural
-from manyseeds.stats import Floats, Parity
+from manyseeds.stats import Floats
 
 Measure = Literal["final", "auc"]
 ANSWERS = {"better": "true", "worse": "false", "equivalent": "false"}  # else undecided
 Runs = dict[tuple[str, str, Any], Result]  # by environment, line and value
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """A cell that a claim says is better than another, each a line and a value of an ablation."""
-
-    name: str  # what is compared
-    better: tuple[str, Any]
-    worse: tuple[str, Any]
+Side = tuple[str, Any]  # a line and a value of an ablation
+Contrast = tuple[str, Side, Side]  # what is compared, which is claimed to be better, and the other
 
 
 @dataclass(frozen=True)
@@ -63,35 +63,27 @@ class Hypothesis:
 def with_clipping(ablation: Ablation, env: str) -> list[Contrast]:
     """Clipping against none, at each learning rate."""
     clipped, free = ablation.lines
-    return [
-        Contrast(f"learning rate {x:g}", (clipped, x), (free, x)) for x in ablation.values_on(env)
-    ]
+    return [(f"learning rate {x:g}", (clipped, x), (free, x)) for x in ablation.values_on(env)]
 
 
 def between_extremes(ablation: Ablation, env: str) -> list[Contrast]:
     """The lambda of the preset against 0 and 1."""
     chosen = base_value(ablation, env)
-    return [Contrast(f"{chosen:g} against {x:g}", ("", chosen), ("", x)) for x in (0.0, 1.0)]
+    return [(f"{chosen:g} against {x:g}", ("", chosen), ("", x)) for x in (0.0, 1.0)]
 
 
 def with_normalisation(ablation: Ablation, env: str) -> list[Contrast]:
-    """Normalised advantages against raw ones."""
-    return [Contrast("normalised against raw", ("", True), ("", False))]
+    return [("normalised against raw", ("", True), ("", False))]
 
 
 def many_epochs(ablation: Ablation, env: str) -> list[Contrast]:
-    """Each number of epochs against one."""
-    return [Contrast(f"{n} against 1", ("", n), ("", 1)) for n in ablation.values_on(env) if n > 1]
+    return [(f"{n} against 1", ("", n), ("", 1)) for n in ablation.values_on(env) if n > 1]
 
 
 def lower_variance(ablation: Ablation, env: str) -> list[Contrast]:
     """Each weight of REINFORCE against the one before it, of which its variance is a part."""
     steps = (("return_to_go", "total_return"), ("baseline", "return_to_go"), ("q", "return_to_go"))
-    return [
-        Contrast(f"{a} against {b}, {line}", (line, a), (line, b))
-        for line in ablation.lines
-        for a, b in steps
-    ]
+    return [(f"{a} against {b}, {x}", (x, a), (x, b)) for x in ablation.lines for a, b in steps]
 
 
 def base_value(ablation: Ablation, env: str) -> Any:
@@ -187,14 +179,10 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
         "except for the runs of the presets and the first ten seeds of REINFORCE on CartPole-v1."
     )
     yield Text(
-        "A claim is ",
-        Emphasis("true"),
-        " in a comparison if its verdict is better, ",
-        Emphasis("false"),
-        " if it is worse or equivalent, and ",
-        Emphasis("undecided"),
-        f" otherwise. {CLAIM_RULE} A verdict is a single test with the 95% interval of the "
-        "difference of normalised means and p < 0.05, not corrected for the number of comparisons.",
+        'A claim is "true" in a comparison if its verdict is better, "false" if it is worse or '
+        f'equivalent, and "undecided" otherwise. {CLAIM_RULE} A verdict is a single test with the '
+        "95% interval of the difference of normalised means and p < 0.05, not corrected for the "
+        "number of comparisons."
     )
     for section in sections:
         yield from section
@@ -204,13 +192,18 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
     """A claim with its comparisons and scores; nothing where none has both of its runs."""
     ablation = about.ablation
     runs = runs_of(ablation, results)
-    compared = comparisons(about, runs)
+    compared: list[tuple[str, ...]] = []
+    panels: Verdicts = {}
+    for env in ABLATION_ENVS:
+        for name, *sides in about.pairs(ablation, env):
+            better, worse = (runs.get((env, *side)) for side in sides)
+            if better and worse:
+                verdicts = {measure: parity_of(better, worse, measure) for measure in MEASURES}
+                verdict = panels.setdefault(env, {})[name] = verdicts[about.measure]
+                texts = (verdict_text(v, better.spec) for v in verdicts.values())
+                compared.append((env, name, *texts, answer(verdict, ANSWERS)))
     if not compared:
         return []
-    answers = [c.answer for c in compared]
-    panels: dict[str, dict[str, Parity | None]] = {}
-    for c in compared:
-        panels.setdefault(c.env, {})[c.name] = c.verdicts[about.measure]
     rows = [
         (
             env,
@@ -223,26 +216,21 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
         )
         for (env, line, value), result in runs.items()
     ]
-    name, varied = f"ablation-{ablation.name}", ablation.varied.replace("_", " ")
-    measure = MEASURES[about.measure]
-    card = Claim(
+    name, label = f"ablation-{ablation.name}", f"Scores against {varied_name(ablation)}"
+    pairs, by = f"{name}-comparisons", f"by {MEASURES[about.measure]}"
+    card = answered(
         about.claim,
-        claim_word(answers),
-        counted(answers, f"by {measure}"),
-        forest(
-            f"{name}-comparisons",
-            f"Comparisons by {measure}",
-            panels,
-            "claimed better minus other",
-        ),
+        about.source,
+        [row[-1] for row in compared],
+        by,
+        verdict_forest(pairs, f"Comparisons {by}", panels, "claimed better minus other"),
         [
             Text(about.about),
-            Table(f"{name}-comparisons", PAIR_COLUMNS, [c.cells() for c in compared]),
-            Figure(name, f"Scores against {varied}", "scores_by_value", scores(ablation, runs)),
+            Table(pairs, PAIR_COLUMNS, compared),
+            Figure(name, label, "scores_by_value", scores(ablation, runs)),
             folded_if_long("Scores of every value", Table(name, COLUMNS, rows)),
             *commands([result.run for result in runs.values()]),
         ],
-        about.source,
     )
     return [Heading(about.title), card]
 
@@ -262,54 +250,24 @@ def runs_of(ablation: Ablation, results: Sequence[Result]) -> Runs:
     return runs
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A pair of runs that a claim is about. verdicts: by measure."""
-
-    env: str
-    name: str
-    spec: Scores
-    verdicts: dict[str, Parity | None]
-    answer: str  # whether the claim is true of it
-
-    def cells(self) -> tuple[str, ...]:
-        """The row with the header PAIR_COLUMNS."""
-        texts = (verdict_text(self.verdicts[measure], self.spec) for measure in MEASURES)
-        return (self.env, self.name, *texts, self.answer)
-
-
-def comparisons(about: Hypothesis, runs: Runs) -> list[Comparison]:
-    """The comparisons whose runs there are."""
-    found = []
-    for env in ABLATION_ENVS:
-        for pair in about.pairs(about.ablation, env):
-            if (env, *pair.better) not in runs or (env, *pair.worse) not in runs:
-                continue
-            better, worse = runs[env, *pair.better], runs[env, *pair.worse]
-            verdicts = {measure: parity_of(better, worse, measure) for measure in MEASURES}
-            verdict = verdicts[about.measure]
-            answer = ANSWERS.get(verdict.word, "undecided") if verdict else "undecided"
-            found.append(Comparison(env, pair.name, better.spec, verdicts, answer))
-    return found
-
-
 def scores(ablation: Ablation, runs: Runs) -> dict[str, Any]:
-    """What `plots.scores_by_value` draws: final scores and AUC against the value, a row of panels
-    per environment."""
-    panels: dict[str, dict[str, dict[str, Floats]]] = {}
-    for env in dict.fromkeys(env for env, _, _ in runs):
-        for measure, name in MEASURES.items():
-            panels[f"{env}, {name}"] = {
-                line: {
-                    value_text(value): getattr(result, measure)
-                    if (result := runs.get((env, line, value)))
-                    else np.array([])
-                    for value in ablation.values_on(env)
-                }
-                for line in ablation.lines
-            }
-    xlabel = ablation.varied.replace("_", " ")
-    return {"panels": panels, "xlabel": xlabel, "ylabel": "greedy return"}
+    """What `plots.scores_by_value` draws: a panel per environment and measure, a line per line."""
+
+    def line_of(env: str, line: str, measure: str) -> dict[str, Floats]:
+        values = ablation.values_on(env)
+        found = {value_text(x): runs.get((env, line, x)) for x in values}
+        return {x: getattr(r, measure) if r else np.array([]) for x, r in found.items()}
+
+    panels = {
+        f"{env}, {name}": {line: line_of(env, line, measure) for line in ablation.lines}
+        for env in dict.fromkeys(env for env, _, _ in runs)
+        for measure, name in MEASURES.items()
+    }
+    return {"panels": panels, "xlabel": varied_name(ablation), "ylabel": "greedy return"}
+
+
+def varied_name(ablation: Ablation) -> str:
+    return ablation.varied.replace("_", " ")
 
 
 def value_text(value: Any) -> str:

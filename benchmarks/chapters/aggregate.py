@@ -13,14 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.blocks import (
-    Block,
-    Emphasis,
-    Figure,
-    Heading,
-    Table,
-    Text,
-)
+from manyseeds.benchmarks.chapters.blocks import Block, Figure, Heading, Table, Text
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies
 from manyseeds.benchmarks.store.names import NAMES, display, place_of, place_of_env
 from manyseeds.errors import printable
@@ -68,9 +61,8 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
         "environment, that of the environment with the fewest, so that all environments have the "
         "same weight. Intervals are 95% bootstraps over seeds within each environment. "
         "Environments are treated as fixed, so the results do not generalise to others. A cell "
-        "without runs is ",
-        Emphasis("missing"),
-        ", and an algorithm is compared only on environments on which it has runs.",
+        'without runs is "missing", and an algorithm is compared only on environments on which it '
+        "has runs."
     )
     yield Heading("Scores")
     yield Text("Mean normalised final scores.")
@@ -83,19 +75,10 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
         "The share of an algorithm's runs with a score above each value. An algorithm whose line "
         "is above another everywhere is better at every threshold."
     )
-    yield Figure(
-        "profiles",
-        "Performance profiles",
-        "lines",
-        {
-            "panels": panels,
-            "first": list(NAMES.values()),
-            "xlabel": "normalised score",
-            "ylabel": "share of runs above it",
-            "legend": "share of runs, 95% interval",
-            "columns": 2,
-        },
-    )
+    axes = {"xlabel": "normalised score", "ylabel": "share of runs above it", "columns": 2}
+    about = {"first": list(NAMES.values()), "legend": "share of runs, 95% interval"}
+    data = {"panels": panels, **axes, **about}
+    yield Figure("profiles", "Performance profiles", "lines", data)
     yield Heading("Probability of improvement")
     yield Text(
         "The probability that a run of the row's algorithm scores above one of the column's (equal "

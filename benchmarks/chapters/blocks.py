@@ -34,15 +34,8 @@ class Strong:
 
 
 @dataclass(frozen=True)
-class Emphasis:
-    """A term that is explained here."""
-
-    text: Inline
-
-
-@dataclass(frozen=True)
 class Link:
-    """A link to a page of the report, to a file or to an address on the web.
+    """A link to a page of the report or to a file.
 
     page: as seen from the folder of the results, `environments/CartPole-v1.md`; empty: this page.
     anchor: of a heading or of a `Mark`. file: of the checkout or the store, which the site does not
@@ -53,7 +46,6 @@ class Link:
     page: str = ""
     anchor: str = ""
     file: Path | None = None
-    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,7 @@ class Mark:
     text: Inline
 
 
-Inline = str | Code | Strong | Emphasis | Link | Mark | tuple["Inline", ...]
+Inline = str | Code | Strong | Link | Mark | tuple["Inline", ...]
 
 
 class Lines(tuple[Inline, ...]):
@@ -150,7 +142,6 @@ class Table:
     name: str
     columns: Sequence[Cell]
     rows: Rows
-    note: str = ""
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
@@ -176,6 +167,19 @@ class Figure:
     label: str
     kind: str
     data: Mapping[str, Any]
+
+
+def curves(
+    name: str,
+    label: str,
+    panels: Mapping[str, Any],
+    xlabel: str = "timesteps per seed",
+    ylabel: str = "",
+    **more: Any,
+) -> Figure:
+    """Means over seeds with their intervals: a panel per title, a line per name."""
+    axes = {"xlabel": xlabel, "ylabel": ylabel, "legend": "mean over seeds, 95% interval"}
+    return Figure(name, label, "lines", {"panels": panels, **axes, **more})
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,14 @@ class Page:
     title: str
     blocks: Sequence[Block]
     about: str = ""
+
+
+def sections(titled: Mapping[str, Iterable[Block]]) -> Iterator[Block]:
+    """The sections that have blocks, each below its title."""
+    for title, section in titled.items():
+        if blocks := [*section]:
+            yield Heading(title)
+            yield from blocks
 
 
 def walk(blocks: Iterable[Block]) -> Iterator[Block]:

@@ -32,8 +32,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.origins import origins, provenance_line
-from manyseeds.benchmarks.experiments.verdicts import Verdict
+from manyseeds.benchmarks.chapters.origins import folded_origins, origins
 from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episodes, policies_name
@@ -58,26 +57,13 @@ UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
 TO_THRESHOLD = "to threshold (seeds)"
 SCORES = (
-    "algorithm",
-    "n",
-    "final score, mean [95%]",
-    "against SB3",
-    "AUC, mean [95%]",
-    "AUC against SB3",
-    "failures",
-    TO_THRESHOLD,
-    "timesteps",
+    *("algorithm", "n", "final score, mean [95%]", "against SB3", "AUC, mean [95%]"),
+    *("AUC against SB3", "failures", TO_THRESHOLD, "timesteps"),
 )
 TARGETS = ("algorithm", "n", "mean [95%]", "target", "result")
 DETAILS = (
-    "algorithm",
-    "n",
-    "final score, IQM [95%]",
-    "AUC, IQM [95%]",
-    "worst seed",
-    "std over seeds",
-    "std over episodes",
-    "sampled actions, IQM [95%]",
+    *("algorithm", "n", "final score, IQM [95%]", "AUC, IQM [95%]", "worst seed"),
+    *("std over seeds", "std over episodes", "sampled actions, IQM [95%]"),
 )
 # The documentation of CleanRL: means over 3 seeds of 500,000 timesteps.
 CLEANRL = {
@@ -127,16 +113,15 @@ def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
     yield score_table(pairs)
     yield from failures_list(pairs)
     yield from equal_budgets(pairs)
-    for title, name, note, columns, rows in (
-        ("Targets", "targets", None, TARGETS, target_rows(pairs)),
-        ("Details", "details", None, DETAILS, detail_rows(pairs)),
-        ("Policies", "policies", POLICIES_NOTE, POLICIES, policy_rows(pairs, results)),
-        ("Other runs", "runs", None, OTHERS, other_rows(pairs)),
+    for title, name, columns, rows in (
+        ("Targets", "targets", TARGETS, target_rows(pairs)),
+        ("Details", "details", DETAILS, detail_rows(pairs)),
+        ("Policies", "policies", POLICIES, policy_rows(pairs, results)),
+        ("Other runs", "runs", OTHERS, other_rows(pairs)),
     ):
         if rows:
             yield Heading(title)
-            if note:
-                yield note
+            yield from [POLICIES_NOTE] * (name == "policies")
             yield folded_if_long(title, Table(f"{stem}-{name}", columns, rows))
     yield Heading("Provenance")
     yield provenance(pairs, results)
@@ -236,21 +221,15 @@ def score_note(pairs: Sequence[Pair]) -> Text:
 
 
 def verdict_cell(pair: Pair, measure: str) -> Cell:
-    """The word, and below it the difference."""
+    """`equivalent` and `+0.001 [-0.012, +0.014], n = 30` in two lines, or why there is none."""
     if pair.sb3 is None or pair.ours is None:
         return "no SB3 run" if pair.sb3 is None else "no run of ours"
-    return short_verdict(pair.verdict(measure), pair)
-
-
-def short_verdict(verdict: Verdict | None, pair: Pair) -> Cell:
-    """`equivalent` and `+0.001 [-0.012, +0.014], n = 30` in two lines, or why there is none."""
+    verdict = pair.verdict(measure)
     if verdict is None:
         return verdict_text(None, pair.headline[0].spec)
-    difference = (
-        "" if verdict.parity.word == "saturated" else verdict.parity.difference.text(3, "+")
-    )
-    parts = ", ".join(filter(None, (difference, f"n = {verdict.look}")))
-    return Lines(Strong(verdict.parity.word), parts)
+    word, n = verdict.parity.word, f"n = {verdict.look}"
+    difference = verdict.parity.difference.text(3, "+")
+    return Lines(Strong(word), n if word == "saturated" else f"{difference}, {n}")
 
 
 def name_cell(pair: Pair) -> Cell:
@@ -322,13 +301,11 @@ def target_rows(pairs: Sequence[Pair]) -> Rows:
     rows = []
     asked = targets()
     for pair in pairs:
-        target = asked.get((pair.env, pair.algo))
-        if pair.ours is None or target is None:
-            continue
-        mean = pair.ours.text(pair.ours.final, "mean")
-        result = "met" if pair.ours.final.mean() >= target else "missed"
-        n = str(len(pair.ours.seeds))
-        rows.append((pair.label(pair.ours), n, mean, f"{target:g}", result))
+        ours, target = pair.ours, asked.get((pair.env, pair.algo))
+        if ours and target is not None:
+            result = "met" if ours.final.mean() >= target else "missed"
+            scores = str(len(ours.seeds)), ours.text(ours.final, "mean")
+            rows.append((pair.label(ours), *scores, f"{target:g}", result))
     return rows
 
 
@@ -428,15 +405,13 @@ def policy_rows(pairs: Sequence[Pair], results: Path) -> Rows:
 def failures_list(pairs: Sequence[Pair]) -> Iterator[Block]:
     """Every failed seed by number, folded away."""
     lines = []
-    for pair in pairs:
-        for r in pair.headline:
-            scores = dict(zip(r.seeds, r.final, strict=True))
-            seeds = []
-            for seed in r.failures:
-                when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
-                seeds.append(f"seed {seed} ({r.number(scores[seed])}{when})")
-            if seeds:
-                lines.append(f"{display(r.algo)}: {', '.join(seeds)}")
+    for r in (r for pair in pairs for r in pair.headline if r.failures):
+        scores = dict(zip(r.seeds, r.final, strict=True))
+        seeds = []
+        for seed in r.failures:
+            when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
+            seeds.append(f"seed {seed} ({r.number(scores[seed])}{when})")
+        lines.append(f"{display(r.algo)}: {', '.join(seeds)}")
     if lines:
         yield Fold("Failed seeds", [Items(lines)])
 
@@ -447,9 +422,8 @@ def failures_list(pairs: Sequence[Pair]) -> Iterator[Block]:
 def provenance(pairs: Sequence[Pair], results: Path) -> Fold:
     """Commands, code, machine and hyperparameters of every run, behind one line."""
     runs = [(pair, r) for pair in pairs for r in (*pair.headline, *pair.others)]
-    title = provenance_line(len(runs), "run", sum(is_stale(result) for _, result in runs))
     items = [provenance_of(pair, result, results) for pair, result in runs]
-    return Fold(title, [Items(items)])
+    return folded_origins("run", [is_stale(result) for _, result in runs], [Items(items)])
 
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> Item:

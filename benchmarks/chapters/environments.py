@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds import envs
-from manyseeds.benchmarks.chapters.blocks import Block, Emphasis, Outcome, Table, Text
+from manyseeds.benchmarks.chapters.blocks import Block, Outcome, Table, Text
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.measurements.native import COLUMNS, STORED, Checked
 from manyseeds.benchmarks.store.results import versions_text
@@ -35,12 +35,9 @@ def comparison(stored: dict[str, Any]) -> list[Block]:
             f"The greedy policies of n seeds play {plural(episodes, 'episode')} each in our native "
             f"environment and {plural(episodes, 'other episode')} in Gymnasium's. The intervals of "
             "the means are over seeds; that of the difference (native minus Gymnasium) is over "
-            "episodes, because both sides have the same policies. The verdict is ",
-            Emphasis("agrees"),
-            " where that interval contains 0. Correct environments ",
-            Emphasis("differ"),
-            " by chance in one row of twenty; the width of an interval bounds the difference that "
-            "a row may have missed.",
+            "episodes, because both sides have the same policies. The verdict is that a row agrees "
+            "where that interval contains 0. Correct environments differ by chance in one row of "
+            "twenty; the width of an interval bounds the difference that a row may have missed."
         ),
         command_text(stored, versions_text(stored)),
     ]

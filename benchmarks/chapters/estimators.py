@@ -11,7 +11,6 @@ from typing import Any
 
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
-    Emphasis,
     Heading,
     Items,
     Strong,
@@ -27,7 +26,7 @@ ROUNDING = 1e-6  # a bias below it is rounding
 
 def page(results: Path) -> Sequence[Block]:
     """The whole page; nothing without the file."""
-    return section_of(find_file(results, FILE), STORED, lambda stored: [*blocks_of(stored)])
+    return section_of(find_file(results, FILE), STORED, blocks_of)
 
 
 def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
@@ -44,13 +43,9 @@ def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
         "completions of one prompt."
     )
     yield Text(
-        Emphasis("Scale"),
-        " is the factor by which the mean of an estimator multiplies the true gradient, ",
-        Emphasis("bias"),
-        " the length of the rest of its mean, ",
-        Emphasis("noise"),
-        " the trace of its covariance. Both are relative to the scaled gradient (its length, and "
-        "its length squared).",
+        "Scale is the factor by which the mean of an estimator multiplies the true gradient, bias "
+        "the length of the rest of its mean, noise the trace of its covariance. Both are relative "
+        "to the scaled gradient (its length, and its length squared)."
     )
     yield Heading("Advantages and averages")
     yield from group_outcome(stored)
@@ -65,12 +60,10 @@ def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
     yield kl_table(stored)
     yield Text(
         "Per completion, with a sum over its tokens. With d = log pi - log pi_ref of a token, "
-        "k1 = d, k2 = d²/2, k3 = exp(-d) + d - 1. ",
-        Emphasis("In the reward"),
-        " it is a number that weighs the gradient of the whole completion's log-probability. ",
-        Emphasis("In the loss"),
-        " each token's term is differentiated. The KL from the reference to the policy is "
-        f"{steps['kl']:g} nats per completion.",
+        "k1 = d, k2 = d²/2, k3 = exp(-d) + d - 1. In the reward it is a number that weighs the "
+        "gradient of the whole completion's log-probability. In the loss each token's term is "
+        "differentiated. The KL from the reference to the policy is "
+        f"{steps['kl']:g} nats per completion."
     )
     yield Heading("Clipping")
     yield from clip_outcome(stored)
@@ -101,31 +94,19 @@ def group_table(stored: dict[str, Any]) -> Table:
 
 
 def kl_table(stored: dict[str, Any]) -> Table:
-    rows = [
-        (
-            x["name"],
-            f"in the {x['place']}",
-            f"{x['value']:.4f} (the KL: {x['kl']:.4f})",
-            f"{x['std']:.3f}",
-            *figures(x),
-        )
-        for x in stored["kl"]
-    ]
+    rows = []
+    for x in stored["kl"]:
+        value = f"{x['value']:.4f} (the KL: {x['kl']:.4f})"
+        rows.append((x["name"], f"in the {x['place']}", value, f"{x['std']:.3f}", *figures(x)))
     header = ("estimator", "place", "mean", "std", "scale", "bias", "noise")
     return Table("estimators-kl", header, rows)
 
 
 def clip_table(stored: dict[str, Any]) -> Table:
-    rows = [
-        (
-            x["name"],
-            f"{x['above']:.1%}",
-            f"{x['below']:.1%}",
-            *figures(x),
-            f"{x['entropy']:+.2f}",
-        )
-        for x in stored["clips"]
-    ]
+    rows = []
+    for x in stored["clips"]:
+        clipped = (f"{x[side]:.1%}" for side in ("above", "below"))
+        rows.append((x["name"], *clipped, *figures(x), f"{x['entropy']:+.2f}"))
     header = ("epsilon, low and high", "clipped from above", "from below")
     return Table("estimators-clip", (*header, "scale", "bias", "noise", "entropy"), rows)
 
@@ -154,28 +135,23 @@ def group_outcome(stored: dict[str, Any]) -> Iterator[Block]:
             "gradient, as a share of its length. The second is how many more tokens they add to "
             "wrong completions than the gradient itself does, per unit of reward."
         )
-        yield Items(
-            [
-                f"{x['name']}: {share(x, 'bias')}, "
-                f"{x['longer_least']:+.2f} to {x['longer_most']:+.2f} tokens"
-                for x in biased
-            ]
-        )
+        longer = (f"{x['longer_least']:+.2f} to {x['longer_most']:+.2f} tokens" for x in biased)
+        pairs = zip(biased, longer, strict=True)
+        yield Items([f"{x['name']}: {share(x, 'bias')}, {tokens}" for x, tokens in pairs])
 
 
 def kl_outcome(stored: dict[str, Any]) -> Iterator[Block]:
     """Which estimators give the KL and which its gradient."""
     rows = stored["kl"]
-    values = {x["name"]: abs(x["value"] / x["kl"] - 1) < ROUNDING for x in rows}
-    right = [x for x in rows if is_unbiased(x)]
-    nothing = [x for x in rows if x["bias_most"] is None]
-    rest = [x for x in rows if x not in right and x not in nothing]
-    exact = " and ".join(name for name, right in values.items() if right)
+    exact = dict.fromkeys(x["name"] for x in rows if abs(x["value"] / x["kl"] - 1) < ROUNDING)
+    right = [placed(x) for x in rows if is_unbiased(x)]
+    nothing = [placed(x) for x in rows if x["bias_most"] is None]
+    rest = [x for x in rows if placed(x) not in (*right, *nothing)]
     outcome = (
-        f"Unbiased for the value of the KL: {exact or 'none'}. "
-        f"Unbiased for its gradient: {', '.join(map(placed, right)) or 'none'}."
+        f"Unbiased for the value of the KL: {' and '.join(exact) or 'none'}. "
+        f"Unbiased for its gradient: {', '.join(right) or 'none'}."
     )
-    zero = f" The mean of {' and '.join(map(placed, nothing))} is 0." * bool(nothing)
+    zero = f" The mean of {' and '.join(nothing)} is 0." * bool(nothing)
     yield Text(Strong(outcome), f"{zero} Bias of the others, relative to the gradient:")
     rest.sort(key=lambda x: x["bias_most"])
     yield Items([f"{placed(x)}: {share(x, 'bias')}" for x in rest] or ["none"])
@@ -188,10 +164,6 @@ def placed(row: dict[str, Any]) -> str:
 
 def clip_outcome(stored: dict[str, Any]) -> Iterator[Block]:
     """How much of the gradient each clip leaves."""
-    yield Text(
-        Strong(
-            "Share of the unclipped gradient that remains along its direction with each pair of "
-            "epsilons:"
-        )
-    )
+    what = "Share of the unclipped gradient that remains along its direction with each pair of "
+    yield Text(Strong(f"{what}epsilons:"))
     yield Items([f"{x['name']}: {share(x, 'left')}" for x in stored["clips"][1:]] or ["none"])

@@ -14,7 +14,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Emphasis,
     Figure,
     Heading,
     Item,
@@ -28,6 +27,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Word,
     folded_if_long,
 )
+from manyseeds.benchmarks.chapters.differences import verdict_forest
 from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
@@ -44,12 +44,30 @@ from manyseeds.benchmarks.store.results import (
     verdict_text,
 )
 from manyseeds.benchmarks.store.stored import find_file, section_of
-from manyseeds.errors import printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from manyseeds.plots import Difference
 from manyseeds.record import plural, ranges
 from manyseeds.stats import Parity
 
+RULE = Items(
+    [
+        f'An interval within ±{MARGIN} is "equivalent", given at least {stats.EQUIVALENCE_SEEDS} '
+        "seeds per side. It can still hide rare failures, up to the bound given with it.",
+        'Otherwise an interval above 0 is "better" and one below 0 is "worse", if p agrees.',
+        'If all seeds of both sides score the same, the cell is "saturated", and the bound on the '
+        "failure rate is given instead.",
+        'Any other interval is "undecided".',
+        f"The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds per side, and "
+        "the first decisive result is the verdict, with n seeds per side. How often this errs is "
+        "simulated (error_rates.py).",
+        f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if the "
+        "environment's random or reference score is unknown.",
+        "Verdicts use the mean, not the IQM, so that failed seeds count.",
+        "The rule was stated on 2026-11-22; seeds published before that date had already been "
+        "tested by an earlier rule.",
+        "Verdicts on ablations, searches and language models, and revised verdicts, use a single "
+        "test with 95% intervals and p < 0.05.",
+    ]
+)
 HOW_TO_READ = Items(
     [
         (
@@ -58,9 +76,8 @@ HOW_TO_READ = Items(
             f"after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and after training on "
             f"{FINAL_EPISODES}: greedy policy, raw rewards, and the same start states for all "
             "seeds and algorithms. In tabular environments the greedy policy's return is computed "
-            "exactly from P and R instead. ",
-            Emphasis("Final score"),
-            " is the greedy return after training, not the best one during training.",
+            "exactly from P and R instead. The final score is the greedy return after training, "
+            "not the best one during training.",
         ),
         (
             Strong("Interval."),
@@ -88,44 +105,7 @@ HOW_TO_READ = Items(
                 "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
                 f"{1 - LEVEL:.0%} interval; p is that of a permutation test.",
             ),
-            Items(
-                [
-                    (
-                        f"An interval within ±{MARGIN} is ",
-                        Emphasis("equivalent"),
-                        f", given at least {stats.EQUIVALENCE_SEEDS} seeds per side. It can still "
-                        "hide rare failures, up to the bound given with it.",
-                    ),
-                    (
-                        "Otherwise an interval above 0 is ",
-                        Emphasis("better"),
-                        " and one below 0 is ",
-                        Emphasis("worse"),
-                        ", if p agrees.",
-                    ),
-                    (
-                        "If all seeds of both sides score the same, the cell is ",
-                        Emphasis("saturated"),
-                        ", and the bound on the failure rate is given instead.",
-                    ),
-                    ("Any other interval is ", Emphasis("undecided"), "."),
-                    (
-                        "The test is sequential: it is run at "
-                        f"{', '.join(map(str, LOOKS))} seeds per side, and the first decisive "
-                        "result is the verdict, with n seeds per side. How often this errs is "
-                        "simulated (",
-                        Code("error_rates.py"),
-                        ").",
-                    ),
-                    f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if "
-                    "the environment's random or reference score is unknown.",
-                    "Verdicts use the mean, not the IQM, so that failed seeds count.",
-                    "The rule was stated on 2026-11-22; seeds published before that date had "
-                    "already been tested by an earlier rule.",
-                    "Verdicts on ablations, searches and language models, and revised verdicts, "
-                    "use a single test with 95% intervals and p < 0.05.",
-                ]
-            ),
+            RULE,
         ),
         (
             Strong("Learning speed."),
@@ -180,23 +160,28 @@ def judged(found: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in found if pair.verdict("final")]
 
 
-def outcome(found: Sequence[Pair]) -> str:
-    """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
-    pairs = judged(found)
-    shown = []
-    for measure in MEASURES:
-        words: list[str] = [verdict.parity.word for verdict in verdicts(pairs, measure)]
-        shown.append(", ".join(f"{word} in {words.count(word)}" for word in WORDS))
-    if not pairs:
-        return ""
-    return (
-        f"In {plural(len(pairs), 'comparison')} with stable-baselines3 (SB3) at the same settings, "
-        f"the final score is {shown[0]}. Learning speed is {shown[1]}."
-    )
-
-
 def verdicts(pairs: Sequence[Pair], measure: str) -> list[Verdict]:
     return [verdict for pair in pairs if (verdict := pair.verdict(measure))]
+
+
+def counted(found: Sequence[Verdict]) -> dict[str, int]:
+    """How many verdicts there are of each kind."""
+    words: list[str] = [verdict.parity.word for verdict in found]
+    return {word: words.count(word) for word in WORDS}
+
+
+def outcome(found: Sequence[Pair]) -> str:
+    """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
+    if not (pairs := judged(found)):
+        return ""
+    final, auc = (
+        ", ".join(f"{word} in {n}" for word, n in counted(verdicts(pairs, measure)).items())
+        for measure in MEASURES
+    )
+    return (
+        f"In {plural(len(pairs), 'comparison')} with stable-baselines3 (SB3) at the same settings, "
+        f"the final score is {final}. Learning speed is {auc}."
+    )
 
 
 def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
@@ -207,7 +192,7 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
         "The difference of the mean normalised scores, ours minus SB3's, with its "
         f"{1 - LEVEL:.0%} interval. Differences within the band, ±{MARGIN}, count as equivalent."
     )
-    if figure := forest(found):
+    if figure := forest_of(pairs):
         yield figure
     rows: Rows = [
         (
@@ -217,9 +202,8 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
         )
         for pair in pairs
     ]
-    yield folded_if_long(
-        "Every difference with its interval and p", Table("all-verdicts", ALL, rows)
-    )
+    table = Table("all-verdicts", ALL, rows)
+    yield folded_if_long("Every difference with its interval and p", table)
     yield Heading("Together", level=3)
     yield Text(
         "Of the verdicts that are not saturated, at most 5% would differ (be better or worse) on "
@@ -227,35 +211,21 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
         "(Stouffer's); above 0 ours scores higher. It is approximate, because testing stops at the "
         "first decision."
     )
-    yield Table(
-        "verdicts-together",
-        TOGETHER,
-        [together_row(verdicts(pairs, measure), name) for measure, name in MEASURES.items()],
-    )
+    together = [together_row(verdicts(pairs, x), name) for x, name in MEASURES.items()]
+    yield Table("verdicts-together", TOGETHER, together)
 
 
-def forest(found: Sequence[Pair]) -> Figure | None:
-    """All verdicts as differences with their intervals, a panel per measure; None without any."""
-    pairs = judged(found)
+def forest_of(pairs: Sequence[Pair]) -> Figure | None:
+    """All verdicts as differences with their intervals, a panel per measure."""
     panels = {
-        name: [
-            difference_of(verdict, f"{pair.env}, {display(pair.algo)}")
+        name: {
+            f"{pair.env}, {display(pair.algo)}": verdict.parity
             for pair in pairs
             if (verdict := pair.verdict(measure))
-        ]
+        }
         for measure, name in MEASURES.items()
     }
-    xlabel = "difference of normalised scores, ours minus SB3's"
-    data = {"panels": panels, "margin": MARGIN, "xlabel": xlabel}
-    return Figure("verdicts", "All verdicts against SB3", "forest", data) if pairs else None
-
-
-def difference_of(verdict: Verdict, label: str) -> Difference:
-    """A verdict as a row of a forest plot; one of saturated sides has no interval."""
-    parity = verdict.parity
-    d = parity.difference
-    ends = (math.nan, math.nan) if parity.word == "saturated" else (d.low, d.high)
-    return Difference(printable(label), d.value, *ends, parity.word, n=verdict.look)
+    return verdict_forest("verdicts", "All verdicts against SB3", panels, "ours minus SB3's")
 
 
 def z_of(parity: Parity) -> float:
@@ -269,8 +239,7 @@ def together_row(verdicts: Sequence[Verdict], name: str) -> tuple[str, ...]:
 
     Saturated cells are left out of the last two: nothing varies there.
     """
-    words: list[str] = [verdict.parity.word for verdict in verdicts]
-    counts = [str(words.count(word)) for word in WORDS]
+    counts = map(str, counted(verdicts).values())
     found = [v.parity for v in verdicts if v.parity.word != "saturated"]
     if not found:
         return (name, *counts, "0 of 0", "-", "-")
@@ -310,71 +279,62 @@ def revised_verdicts(results: Sequence[Result]) -> Iterator[Block]:
 # ---- Simulated error rates ------------------------------------------------------------------
 
 
-def error_rates(stored: dict[str, Any]) -> list[Block]:
+def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
     """What benchmarks/error_rates.py has simulated: how often the rule and the intervals err."""
     samples, looks = stored["samples"], ", ".join(map(str, stored["looks"]))
-    alike = ("scores", "better or worse", "equivalent", "saturated", "undecided", "mean seeds")
-    apart = ("scores", "equivalent", "better", "worse", *alike[3:])
+    alike = ("better or worse", "equivalent", "saturated", "undecided")
+    apart = ("equivalent", "better", "worse", "saturated", "undecided")
+    rates = {name: r | {alike[0]: r["better"] + r["worse"]} for name, r in stored["alike"].items()}
+    yield Heading("Error rates of verdicts")
+    yield Text(
+        f"Each row of these tables simulates {samples:,} comparisons, tested at {looks} seeds per "
+        "side as above. An error rate is given with the upper bound of its one-sided 95% interval."
+    )
+    yield Claim(
+        "Sides without a true difference are called better or worse in less than "
+        f"{ERROR:.0%} of comparisons.",
+        *rate_verdict({name: r[alike[0]] for name, r in rates.items()}, samples),
+        details=[
+            Text("Both sides have the same distribution of scores:"),
+            rates_table("error-rates-alike", alike, rates),
+        ],
+    )
+    yield Claim(
+        "Sides that differ by the margin are called equivalent in less than "
+        f"{ERROR:.0%} of comparisons.",
+        *rate_verdict({name: r["equivalent"] for name, r in stored["apart"].items()}, samples),
+        details=[
+            Text(
+                f"The sides differ by exactly the margin, {stored['margin']}. Ours is worse, "
+                'except in "skewed, the other way":'
+            ),
+            rates_table("error-rates-apart", apart, stored["apart"]),
+            Text(
+                "If fewer than one seed in ten fails, but fails badly, 30 seeds often show no "
+                "failure. A rule that calls sides without failures equivalent needs 59 seeds to "
+                "keep this error below 5% (0.95^58 is not below it, 0.95^59 is). This is why "
+                "failures are reported next to the verdicts, with a bound."
+            ),
+        ],
+    )
+    yield Text("Coverage of the 95% intervals, by the number of seeds:")
     covered = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))
-    differ = {name: r["better"] + r["worse"] for name, r in stored["alike"].items()}
-    equal = {name: r["equivalent"] for name, r in stored["apart"].items()}
-    alike_rows = [
-        rates_row(name, (differ[name], *(r[word] for word in alike[2:5])), r["seeds"])
-        for name, r in stored["alike"].items()
-    ]
-    apart_rows = [
-        rates_row(name, [r[word] for word in apart[1:6]], r["seeds"])
-        for name, r in stored["apart"].items()
-    ]
-    coverage_rows = [
+    rows = [
         (name, "IQM" if statistic == "iqm" else statistic, *(f"{x:.1%}" for x in shares))
         for name, both in stored["coverage"].items()
         for statistic, shares in both.items()
     ]
-    return [
-        Heading("Error rates of verdicts"),
-        Text(
-            f"Each row of these tables simulates {samples:,} comparisons, tested at {looks} seeds "
-            "per side as above. An error rate is given with the upper bound of its one-sided 95% "
-            "interval."
-        ),
-        Claim(
-            "Sides without a true difference are called better or worse in less than "
-            f"{ERROR:.0%} of comparisons.",
-            *rate_verdict(differ, samples),
-            details=[
-                Text("Both sides have the same distribution of scores:"),
-                Table("error-rates-alike", alike, alike_rows),
-            ],
-        ),
-        Claim(
-            "Sides that differ by the margin are called equivalent in less than "
-            f"{ERROR:.0%} of comparisons.",
-            *rate_verdict(equal, samples),
-            details=[
-                Text(
-                    f"The sides differ by exactly the margin, {stored['margin']}. Ours is worse, "
-                    "except in ",
-                    Emphasis("skewed, the other way"),
-                    ":",
-                ),
-                Table("error-rates-apart", apart, apart_rows),
-                Text(
-                    "If fewer than one seed in ten fails, but fails badly, 30 seeds often show no "
-                    "failure. A rule that calls sides without failures equivalent needs 59 seeds "
-                    "to keep this error below 5% (0.95^58 is not below it, 0.95^59 is). This is "
-                    "why failures are reported next to the verdicts, with a bound."
-                ),
-            ],
-        ),
-        Text("Coverage of the 95% intervals, by the number of seeds:"),
-        Table("error-rates-coverage", covered, coverage_rows),
-        command_text(stored),
+    yield Table("error-rates-coverage", covered, rows)
+    yield command_text(stored)
+
+
+def rates_table(name: str, words: Sequence[str], rates: Mapping[str, Mapping[str, float]]) -> Table:
+    """The share of each verdict by the distribution of scores, and the seeds that it took."""
+    rows = [
+        (scores, *(f"{r[word]:.1%}" for word in words), f"{r['seeds']:.0f}")
+        for scores, r in rates.items()
     ]
-
-
-def rates_row(name: str, shares: Sequence[float], seeds: float) -> tuple[str, ...]:
-    return (name, *(f"{share:.1%}" for share in shares), f"{seeds:.0f}")
+    return Table(name, ("scores", *words, "mean seeds"), rows)
 
 
 def rate_verdict(rates: Mapping[str, float], samples: int) -> tuple[Word, str]:
@@ -384,11 +344,9 @@ def rate_verdict(rates: Mapping[str, float], samples: int) -> tuple[Word, str]:
     counts = {name: round(rate * samples) for name, rate in rates.items()}
     bounds = {name: stats.failure_bound(count, samples) for name, count in counts.items()}
     above = [1 - stats.failure_bound(samples - n, samples) > ERROR for n in counts.values()]
-    word: Word = "in part" if any(above) else "not shown"
+    word: Word = "does not hold" if all(above) else "in part" if any(above) else "not shown"
     if all(bound < ERROR for bound in bounds.values()):
         word = "holds"
-    elif all(above):
-        word = "does not hold"
     name = max(rates, key=rates.__getitem__)
     highest = f"{rates[name]:.1%}, at most {bounds[name]:.1%}"
     return word, f"{highest}, the highest of {plural(len(rates), 'distribution')}: {name}"

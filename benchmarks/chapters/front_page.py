@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import speed
@@ -31,6 +32,7 @@ from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.writing import write_bytes
 
+T = TypeVar("T")
 SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "saturated": "≡", "undecided": "?"}
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
@@ -121,15 +123,28 @@ def update_readme(path: Path, text: str) -> None:
 
 def matrix(pairs: Sequence[Pair], name: str) -> Table:
     """Algorithms by environments: score, verdict and budget; the best score in bold."""
+    columns = (Link(env, page=page_name(env)) for env in environments_of(pairs))
+    rows = [(Strong(display(algo)), *cells) for algo, cells in grid(pairs, cell).items()]
+    return Table(name, ("", *columns), rows)
+
+
+def environments_of(pairs: Sequence[Pair]) -> list[str]:
+    """In their order."""
+    return sorted({pair.env for pair in pairs}, key=place_of_env)
+
+
+def grid(
+    pairs: Sequence[Pair], write: Callable[[Pair | None, str, str, str], T]
+) -> dict[str, list[T]]:
+    """Of each algorithm what is written of it and each environment: from its pair there, both
+    names, and the best score of the environment."""
     by_cell = {(pair.algo, pair.env): pair for pair in pairs}
-    algos = sorted({pair.algo for pair in pairs}, key=place_of)
-    columns = sorted({pair.env for pair in pairs}, key=place_of_env)
-    best = {env: best_score([pair for pair in pairs if pair.env == env]) for env in columns}
-    rows = []
-    for algo in algos:
-        cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in columns]
-        rows.append((Strong(display(algo)), *cells))
-    return Table(name, ("", *(Link(env, page=page_name(env)) for env in columns)), rows)
+    envs = environments_of(pairs)
+    best = {env: best_score([pair for pair in pairs if pair.env == env]) for env in envs}
+    return {
+        algo: [write(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
+        for algo in sorted({pair.algo for pair in pairs}, key=place_of)
+    }
 
 
 def shown_environment(pairs: Sequence[Pair]) -> str:

@@ -5,7 +5,7 @@ S is the number of seeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
-    Emphasis,
     Figure,
     Fold,
     Outcome,
@@ -106,85 +105,70 @@ class StageFigures:
         return bool(np.isfinite(cosine).all() and stats.estimate(cosine, "mean").high < 1)
 
 
-def comparison(stored: dict[str, Any]) -> list[Block]:
+def comparison(stored: dict[str, Any]) -> Iterator[Block]:
     """The page of gradient_variance.json."""
     names = list(dict.fromkeys(m["stage"] for m in stored["measurements"]))
     stages = {name: StageFigures(stored, name) for name in names}
     weights = list(dict.fromkeys(weight for stage in stages.values() for weight in stage.weights))
     words = {weight: word_of(weight, stages) for weight in weights if weight != WORST}
     biased = [weight for weight in weights if any(s.is_biased(weight) for s in stages.values())]
-    rows = [
-        (
-            name,
-            weight_name(weight),
-            str(stored["seeds"]),
-            geometric(stage.variance(weight)),
-            geometric(stage.relative(weight)),
-            "" if weight == WORST else geometric(stage.factor(weight)),
-            "1, by definition" if weight == REFERENCE else arithmetic(stage.cosine(weight)),
-        )
-        for name, stage in stages.items()
-        for weight in stage.weights
-    ]
+    rows = []
+    for name, stage in stages.items():
+        for weight in stage.weights:
+            about = name, weight_name(weight), str(stored["seeds"])
+            variance = geometric(stage.variance(weight)), geometric(stage.relative(weight))
+            factor = "" if weight == WORST else geometric(stage.factor(weight))
+            gradient = weight == REFERENCE
+            cosine = "1, by definition" if gradient else arithmetic(stage.cosine(weight))
+            rows.append((*about, *variance, factor, cosine))
     panels = {
         printable(name): {
             "": {printable(weight_name(w)): seen(stage.relative(w)) for w in stage.weights}
         }
         for name, stage in stages.items()
     }
-    return [
-        Outcome(outcome(words, biased)),
-        Figure(
-            "gradient-variance",
-            "Relative variance of the gradient with each weight",
-            "scores_by_value",
-            {"panels": panels, "xlabel": "", "ylabel": "variance / signal", "log_y": True},
-        ),
-        Table(
-            "gradient-variance-weights",
-            ("weight", "relative variance beside R(tau)'s", "R(tau)'s, divided by it", "mean"),
-            [
-                (
-                    weight_name(weight),
-                    word,
-                    factors_text(weight, stages),
-                    "points elsewhere at some stage" if weight in biased else "",
-                )
-                for weight, word in words.items()
-            ],
-        ),
-        Text(
-            f"REINFORCE trains {plural(stored['seeds'], 'seed')} on {stored['env']} for "
-            f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several "
-            "stages are frozen, and of each the gradient is estimated "
-            f"{plural(stored['estimates'], 'time')} from "
-            f"{plural(stored['episodes'], 'new episode')}, with every weight of the "
-            "log-probabilities and gamma 1. ",
-            Emphasis("Variance"),
-            " is the trace of the covariance of an estimate, ",
-            Emphasis("signal"),
-            " the squared length of its mean, and their quotient, the relative variance, does not "
-            "depend on the scale of the weights.",
-        ),
-        Text(
-            "R(tau), return-to-go and return-to-go minus V have the same mean, the gradient "
-            "itself. Its length is taken from the last of them, which varies least. A ",
-            Emphasis("cosine"),
-            " below 1 is the bias of a weight. Its estimate may be above 1, and is unknown where "
-            "no signal is detected. V and Q are fitted to each frozen policy on episodes of their "
-            "own, so that no critic lags behind. All episodes of an estimate with GRPO's weights "
-            "begin in the same state. Geometric means over seeds, arithmetic ones of cosines.",
-        ),
-        Fold(
-            f"The figures of every weight at every stage: {plural(len(rows), 'row')}",
-            [Table("gradient-variance", COLUMNS, rows)],
-        ),
-        Fold(
-            "The frozen policies: their returns, and what the critics explain",
-            [Table("gradient-variance-policies", POLICIES, policy_rows(stages))],
-        ),
-        command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"),
-    ]
+    yield Outcome(outcome(words, biased))
+    yield Figure(
+        "gradient-variance",
+        "Relative variance of the gradient with each weight",
+        "scores_by_value",
+        {"panels": panels, "xlabel": "", "ylabel": "variance / signal", "log_y": True},
+    )
+    elsewhere = {weight: "points elsewhere at some stage" for weight in biased}
+    yield Table(
+        "gradient-variance-weights",
+        ("weight", "relative variance beside R(tau)'s", "R(tau)'s, divided by it", "mean"),
+        [
+            (weight_name(weight), word, factors_text(weight, stages), elsewhere.get(weight, ""))
+            for weight, word in words.items()
+        ],
+    )
+    yield Text(
+        f"REINFORCE trains {plural(stored['seeds'], 'seed')} on {stored['env']} for "
+        f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several stages "
+        "are frozen, and of each the gradient is estimated "
+        f"{plural(stored['estimates'], 'time')} from {plural(stored['episodes'], 'new episode')}, "
+        "with every weight of the log-probabilities and gamma 1. Variance is the trace of the "
+        "covariance of an estimate, signal the squared length of its mean, and their quotient, the "
+        "relative variance, does not depend on the scale of the weights."
+    )
+    yield Text(
+        "R(tau), return-to-go and return-to-go minus V have the same mean, the gradient itself. "
+        "Its length is taken from the last of them, which varies least. A cosine below 1 is the "
+        "bias of a weight. Its estimate may be above 1, and is unknown where no signal is "
+        "detected. V and Q are fitted to each frozen policy on episodes of their own, so that no "
+        "critic lags behind. All episodes of an estimate with GRPO's weights begin in the same "
+        "state. Geometric means over seeds, arithmetic ones of cosines."
+    )
+    yield Fold(
+        f"The figures of every weight at every stage: {plural(len(rows), 'row')}",
+        [Table("gradient-variance", COLUMNS, rows)],
+    )
+    yield Fold(
+        "The frozen policies: their returns, and what the critics explain",
+        [Table("gradient-variance-policies", POLICIES, policy_rows(stages))],
+    )
+    yield command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
 
 
 def word_of(weight: str, stages: dict[str, StageFigures]) -> str:
@@ -206,14 +190,14 @@ def factors_text(weight: str, stages: dict[str, StageFigures]) -> str:
 
 def outcome(words: dict[str, str], biased: Sequence[str]) -> str:
     """With how many weights the relative variance is lower than R(tau)'s, and which are biased."""
-    others = {kind_of(weight): None for weight, word in words.items() if word != LOWER}
-    kinds = dict.fromkeys(map(kind_of, biased))
+    others = ", ".join(dict.fromkeys(kind_of(x) for x, word in words.items() if word != LOWER))
+    kinds = ", ".join(dict.fromkeys(map(kind_of, biased)))
     lower = list(words.values()).count(LOWER)
     return (
         f"With {lower} of {plural(len(words), 'weight')} the relative variance of the gradient is "
         "lower than with R(tau) at every stage"
-        + (f", not with {', '.join(others)}." if others else ".")
-        + (f" The mean points elsewhere at some stage with {', '.join(kinds)}." if kinds else "")
+        + (f", not with {others}." if others else ".")
+        + (f" The mean points elsewhere at some stage with {kinds}." if kinds else "")
     )
 
 
@@ -265,9 +249,7 @@ def undetected(values: Floats) -> str:
 
 def shown(value: float) -> str:
     """Three digits: `0.0123`, `4.56`, `1,230`, `1.23e+07`."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def seen(values: Floats) -> Floats:

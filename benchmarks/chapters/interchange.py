@@ -23,11 +23,10 @@ from manyseeds.benchmarks.chapters.blocks import (
     Link,
     Table,
     Text,
-    Word,
     folded_if_long,
     joined,
 )
-from manyseeds.benchmarks.chapters.differences import forest
+from manyseeds.benchmarks.chapters.differences import Verdicts, claim_word, verdict_forest
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
 from manyseeds.benchmarks.measurements.library_details import STORED
@@ -68,7 +67,7 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
         return
     scores: list[tuple[str, ...]] = []
     pairs: list[tuple[str, ...]] = []
-    speed: dict[str, dict[str, Parity | None]] = {}  # of ours against each library, by algorithm
+    speed: Verdicts = {}  # of ours against each library, by algorithm
     judged: dict[tuple[str, str], list[Parity]] = {}  # by algorithm and environment
     for (algo, env), runs in found.items():
         for library, r in runs.items():
@@ -85,29 +84,23 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
             pairs.append((env, display(algo), NAMES[one], NAMES[other], *judgements))
     baselines = ROOT / "benchmarks" / "baselines"
     files = (Link(NAMES[name], file=baselines / f"{name}_baseline.py") for name in SCRIPTS)
+    about = Text(
+        "Each algorithm is trained by several libraries with the hyperparameters that all of them "
+        "support. Each library uses its own environments, and all are evaluated in ours. Each "
+        "verdict is a single test with a 95% interval, so without any true difference about 1 in "
+        "20 would find one by chance. The claim holds where a difference is found in every "
+        "environment of an algorithm even if the level is divided by the number of its verdicts. "
+        "The remaining differences, such as which gradients are clipped and whether a time limit "
+        "ends an episode, are described in the files of ",
+        joined(files),
+        ".",
+    )
+    label = "Learning speed of ours against other libraries"
     yield claim_of(
         judged,
-        forest(
-            "interchange",
-            "Learning speed of ours against other libraries",
-            speed,
-            "ours minus theirs",
-        )
-        if speed
-        else None,
+        verdict_forest("interchange", label, speed, "ours minus theirs"),
         [
-            Text(
-                "Each algorithm is trained by several libraries with the hyperparameters that all "
-                "of them support. Each library uses its own environments, and all are evaluated in "
-                "ours. Each verdict is a single test with a 95% interval, so without any true "
-                "difference about 1 in 20 would find one by chance. The claim holds where a "
-                "difference is found in every environment of an algorithm even if the level is "
-                "divided by the number of its verdicts. The remaining differences, such as which "
-                "gradients are clipped and whether a time limit ends an episode, are described in "
-                "the files of ",
-                joined(files),
-                ".",
-            ),
+            about,
             folded_if_long("Scores by library", Table("interchange-scores", SCORES, scores)),
             folded_if_long("Every pair's verdicts", Table("interchange-verdicts", PAIRS, pairs)),
         ],
@@ -127,11 +120,12 @@ def claim_of(
     differ = sum(map(differs, found))
     apart = [any(v.p * len(x) < LEVEL and differs(v) for v in x) for x in judged.values()]
     same = bool(found) and all(v.word in ("equivalent", "saturated") for v in found)
-    none: Word = "does not hold" if same else "not shown"
+    none = "false" if same else "undecided"
+    answers = ["true" if x else none for x in apart]
     return Claim(
         "Implementations of the same algorithm with the same hyperparameters are not "
         "interchangeable.",
-        "holds" if apart and all(apart) else "in part" if any(apart) else none,
+        claim_word(answers),
         f"{differ} of {plural(len(found), 'verdict')} find a difference between two libraries",
         figure,
         details,

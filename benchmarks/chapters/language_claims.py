@@ -17,40 +17,36 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Heading,
     Items,
     Strong,
     Table,
     Text,
     Word,
+    sections,
+)
+from manyseeds.benchmarks.chapters.differences import (
+    Compared,
+    compared,
+    compared_forest,
+    comparison_table,
+    judged,
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
-    Compared,
     between,
     by_seed,
     change,
-    compared,
-    comparison_table,
     curves,
-    forest,
-    judged,
+    curves_of,
     measure,
     paired,
 )
 from manyseeds.benchmarks.chapters.origins import command_text
-from manyseeds.benchmarks.experiments.suite import (
-    CLIP_HIGHER,
-    EQUAL,
-    LONG,
-    R1_ZERO,
-    RLHF,
-    WITHOUT_KL,
-)
+from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.measurements import llm_pipeline
 from manyseeds.benchmarks.store.methods import Method
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.stored import find_file, read_table, section_of
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.stats import Floats
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
@@ -67,32 +63,24 @@ Section = Callable[[Sequence[Method], Path], Iterable[Block]]
 
 def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The whole page; nothing without any of its runs."""
-    sections = {title: [*section(found, results)] for title, section in SECTIONS.items()}
-    if any(sections.values()):
+    blocks = [*sections({title: write(found, results) for title, write in SECTIONS.items()})]
+    if blocks:
         yield Text(
             "Tiny models, and the claims of papers on large ones. A claim holds where the 95% "
             "intervals of all differences that it is about lie on the side of 0 that it says. It "
             "holds in part where some do. It does not hold where none does and one lies on the "
             "other side, and is not shown otherwise. Differences are paired over seeds."
         )
-    for title, blocks in sections.items():
-        if blocks:
-            yield Heading(title)
-            yield from blocks
+    yield from blocks
 
 
 def summary(blocks: Iterable[Block]) -> Items:
     """The claims of the page as a list for llm_track/README.md: claim, verdict and number."""
+    found = [block for block in blocks if isinstance(block, Claim)]
     return Items(
         [
-            (
-                block.claim,
-                " ",
-                Strong(block.verdict.capitalize()),
-                (": ", block.number) if block.number else "",
-            )
-            for block in blocks
-            if isinstance(block, Claim)
+            (x.claim, " ", Strong(x.verdict.capitalize()), (": ", x.number) if x.number else "")
+            for x in found
         ]
     )
 
@@ -113,12 +101,9 @@ def run_of(
 
 def metric(m: Method, name: str, share: float = 1.0) -> Floats:
     """The mean of a metric over the first share of each seed's training, [S]."""
-    found = []
-    for part in m.parts:
-        rows = read_table(part / "metrics.parquet", ("samples", name))
-        first = rows["samples"] <= share * rows["samples"].max()
-        found.append(rows.loc[first, name].mean())
-    return np.array(found)
+    tables = m.metrics(name)
+    firsts = (rows["samples"] <= share * rows["samples"].max() for rows in tables)
+    return np.array([x.loc[first, name].mean() for x, first in zip(tables, firsts, strict=True)])
 
 
 def early_length(m: Method) -> Floats:
@@ -127,12 +112,9 @@ def early_length(m: Method) -> Floats:
 
 def best_accuracy(m: Method) -> Floats:
     """The highest accuracy of each seed's training samples within WITHIN samples, [S]."""
-    found = []
-    for part in m.parts:
-        rows = read_table(part / "metrics.parquet", ("samples", "accuracy"))
-        first = rows.loc[rows["samples"] <= WITHIN, "accuracy"].to_numpy()
-        found.append(np.fmax.reduce(first, initial=0.0))
-    return np.array(found)
+    tables = m.metrics("accuracy")
+    firsts = (x.loc[x["samples"] <= WITHIN, "accuracy"].to_numpy() for x in tables)
+    return np.array([np.fmax.reduce(first, initial=0.0) for first in firsts])
 
 
 def metric_at_points(m: Method, name: str) -> Floats:
@@ -142,8 +124,7 @@ def metric_at_points(m: Method, name: str) -> Floats:
     """
     points, _ = m.curve(m.headline)
     found = []
-    for part in m.parts:
-        rows = read_table(part / "metrics.parquet", ("samples", name))
+    for rows in m.metrics(name):
         x, y = rows["samples"].to_numpy(), rows[name].to_numpy()
         means = [y[0]]
         for before, after in itertools.pairwise(points):
@@ -151,11 +132,6 @@ def metric_at_points(m: Method, name: str) -> Floats:
             means.append(y[inside].mean() if inside.any() else np.nan)
         found.append(means)
     return np.array(found)
-
-
-def both(m: Method, name: str, digits: int = 3) -> tuple[str, str]:
-    """A measure before the training, and after it with its interval."""
-    return m.mean_text(name, "initial", digits), m.text(name, digits=digits)
 
 
 # ---- R1-Zero -------------------------------------------------------------------------------
@@ -169,39 +145,36 @@ ZERO_COLUMNS = (
 
 def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """RL from a base model, without SFT."""
-    pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in R1_ZERO]
-    shown = [(settings["model"], m) for settings, m in pairs if m]
+    pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in suite.R1_ZERO]
+    shown = {f"{display(m.algo)} from {x['model']}": (x["model"], m) for x, m in pairs if m}
     if not shown:
         return
     rows, gains, ahead = [], [], []
-    for base, m in shown:
-        before_after: list[str] = []
-        for name, digits in (("pass@16", 3), ("cons@16", 3), ("format", 3), ("length", 1)):
-            before_after += [m.mean_text(name, w, digits) for w in ("initial", "final")]
-        n = len(m.summaries)
+    for run, (base, m) in shown.items():
         best = best_accuracy(m)
-        early = f"{int((best > SOLVED).sum())} of {n}"
-        rows.append((base, m.label, str(n), *both(m, "pass@1"), *before_after, early))
-        run = f"{display(m.algo)} from {base}"
+        early = f"{int((best > SOLVED).sum())} of {m.n}"
+        more = *m.means("pass@16"), *m.means("cons@16"), *m.means("format"), *m.means("length", 1)
+        rows.append((base, m.label, m.n, *m.both("pass@1"), *more, early))
         gains += compared("pass@1 after minus before", run, change(m, "pass@1"))
-        ahead += compared(
-            f"best accuracy minus {SOLVED}", run, stats.estimate(best - SOLVED, "mean")
-        )
-    panels = {
-        title: {f"{display(m.algo)} from {base}": m.line(name) for base, m in shown}
-        for name, title in (("pass@1", "pass@1"), ("length", "length, tokens"))
-    }
-    floors = {"length, tokens": 0.0}
+        over = stats.estimate(best - SOLVED, "mean")
+        ahead += compared(f"best accuracy minus {SOLVED}", run, over)
     yield judged(
         "language-zero",
         "Reinforcement learning from rules alone, without SFT, improves a base model.",
         f"{R1}, sec. 2.2",
         gains,
-        1,
         [Table("language-zero", ZERO_COLUMNS, rows)],
-        figure=curves(
-            "language-zero", "pass@1 and length of R1-Zero", panels, columns=2, floors=floors
+        figure=curves_of(
+            "language-zero",
+            "pass@1 and length of R1-Zero",
+            {"pass@1": "pass@1", "length, tokens": "length"},
+            {run: m for run, (_, m) in shown.items()},
+            floors={"length, tokens": 0.0},
         ),
+    )
+    about = Text(
+        "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that a seed's "
+        f"training samples have within {WITHIN:,} samples is compared with it."
     )
     yield judged(
         "language-zero-solved",
@@ -209,13 +182,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"above {SOLVED} within {WITHIN:,} samples.",
         f"{R1}, sec. 2.2",
         ahead,
-        1,
-        [
-            Text(
-                "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that "
-                f"a seed's training samples have within {WITHIN:,} samples is compared with it."
-            )
-        ],
+        [about],
     )
 
 
@@ -239,13 +206,12 @@ def reward_name(settings: Mapping[str, Any]) -> str:
 
 def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The learned reward and the true accuracy over the KL."""
-    pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in RLHF]
+    pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in suite.RLHF]
     shown = [(name, m) for name, m in pairs if m]
     if not shown:
         return
     rows = []
-    rewards: dict[str, plots.Line] = {}
-    scores: dict[str, plots.Line] = {}
+    rewards, scores = {}, {}
     misled: list[Compared] = []
     others: list[Compared] = []
     for name, m in shown:
@@ -253,46 +219,37 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         x, score = distance(m), m.curve("pass@1")[1]
         line = f"{display(m.algo)}: {name}"
         rewards[line], scores[line] = plots.mean_line(x, reward), plots.mean_line(x, score)
-        after = stats.estimate(reward[:, -1], "mean").text(2)
-        rows.append(
-            (
-                m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", after,
-                *both(m, "pass@1"), f"{score.mean():.3f}", m.mean_text("kl"),
-            )
-        )  # fmt: skip
+        rewarded = f"{reward[:, 0].mean():.2f}", stats.estimate(reward[:, -1], "mean").text(2)
+        scored = *m.both("pass@1"), f"{score.mean():.3f}", m.mean_text("kl")
+        rows.append((m.label, name, m.n, *rewarded, *scored))
         if "rules" not in name:
             run = f"{display(m.algo)} ({name})"
             gain = compared("pass@1 after minus before", run, change(m, "pass@1"))
             earned = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
             others += compared("learned reward after minus before", run, earned, 2)
             (misled if earned and earned.low > 0 else others).extend(gain)
+    about = Text(
+        "Every seed has its own reward model, trained by ",
+        Code("reward_model.py"),
+        " with its defaults. The reward shown is the mean reward of the training samples since the "
+        "previous evaluation. It includes the rewards for format and by rules where there are any, "
+        "and PPO subtracts 1 for a truncated completion. The curves are over the square root of "
+        "the KL, as those of Gao et al., whose KL is of whole answers. Iterations renew the reward "
+        "model, whose reward is shown, together with the reference of the KL penalty, first after "
+        "a quarter of the training.",
+    )
+    label = "Learned reward and pass@1 over the square root of the KL"
+    panels = {"learned reward": rewards, "pass@1": scores}
+    xlabel = "√KL to the initial model, KL in nats per token"
     yield judged(
         "language-overoptimisation",
         "As a model gains in a learned reward alone, its true score falls.",
         GAO,
         misled,
-        -1,
-        [
-            Text(
-                "Every seed has its own reward model, trained by ",
-                Code("reward_model.py"),
-                " with its defaults. The reward shown is the mean reward of the training samples "
-                "since the previous evaluation. It includes the rewards for format and by rules "
-                "where there are any, and PPO subtracts 1 for a truncated completion. The curves "
-                "are over the square root of the KL, as those of Gao et al., whose KL is of whole "
-                "answers. Iterations renew the reward model, whose reward is shown, together with "
-                "the reference of the KL penalty, first after a quarter of the training.",
-            ),
-            Table("language-overoptimisation", RLHF_COLUMNS, rows),
-        ],
+        [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
         beside=others,
-        figure=curves(
-            "language-overoptimisation",
-            "Learned reward and pass@1 over the square root of the KL",
-            {"learned reward": rewards, "pass@1": scores},
-            xlabel="√KL to the initial model, KL in nats per token",
-            columns=2,
-        ),
+        figure=curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
+        sign=-1,
     )
     learned = [m for name, m in shown if "rules" not in name]
     yield from turn_claim([m for m in learned if m.algo == "rlhf_ppo"])
@@ -314,7 +271,6 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
             what = f"at a KL of {kl:.3f} nats per token"
             gain = compared("pass@1 after minus before", what, change(m, "pass@1"))
             gains += [(kl, x) for x in gain]
-    found = [x for _, x in gains]
     higher = [kl for kl, x in gains if x.sign > 0]
     lower = [kl for kl, x in gains if x.sign < 0]
     word: Word = "not shown"
@@ -322,16 +278,15 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
     if higher and lower:
         word = "holds" if max(higher) < min(lower) else "does not hold"
     if word == "holds":
-        number = (
-            "pass@1 turns from a gain to a loss between a KL of "
-            f"{max(higher):.3f} and {min(lower):.3f} nats per token"
-        )
-    if found:
+        ends = f"{max(higher):.3f} and {min(lower):.3f} nats per token"
+        number = f"pass@1 turns from a gain to a loss between a KL of {ends}"
+    if gains:
+        found = [x for _, x in gains]
         yield Claim(
             "The true score rises close to the initial model, and falls far from it.",
             word,
             number,
-            forest("language-overoptimisation-turn", found),
+            compared_forest("language-overoptimisation-turn", found),
             [comparison_table(found)],
             GAO,
         )
@@ -348,7 +303,6 @@ def refreshed_claim(runs: Iterable[Method]) -> Iterator[Block]:
             "Renewing the reward model and the reference during training improves the accuracy.",
             f"{GRPO}, sec. 5.2.1",
             compared("pass@1 averaged over the training", "with renewal minus without", difference),
-            1,
         )
 
 
@@ -363,7 +317,7 @@ PIPELINE_COLUMNS = (
 def pipeline_section(found: Sequence[Method], results: Path) -> Sequence[Block]:
     """The stages of DeepSeek-R1, and distillation against RL."""
     path = find_file(results, llm_pipeline.FILE)
-    return section_of(path, llm_pipeline.STORED, lambda stored: [*pipeline_claims(stored)])
+    return section_of(path, llm_pipeline.STORED, pipeline_claims)
 
 
 def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
@@ -376,37 +330,32 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         seeds = [row["seed"] for row in here]
         values[stage] = {name: dict(zip(seeds, x.tolist(), strict=True)) for name, x in of.items()}
         cells = [stats.estimate(of[name], "mean").text(3) for name in ("pass@1", "pass@16")]
-        cells += [
-            f"{of[x].mean():.{d}f}" for x, d in (("cons@16", 3), ("format", 3), ("length", 1))
-        ]
+        cells += [f"{of[x].mean():.3f}" for x in ("cons@16", "format")]
+        cells.append(f"{of['length'].mean():.1f}")
         samples = f"{np.mean([row['samples'] for row in here]):,.0f}"
         rows.append((stage, str(len(here)), samples, *cells))
 
     def differences(a: str, b: str) -> list[Compared]:
         if not {a, b} <= values.keys():
             return []
-        return [
-            x
-            for name in ("pass@1", "pass@16")
-            for x in compared(name, f"{a} minus {b}", paired(values[a][name], values[b][name]))
-        ]
+        pairs = {x: paired(values[a][x], values[b][x]) for x in ("pass@1", "pass@16")}
+        return [x for name, d in pairs.items() for x in compared(name, f"{a} minus {b}", d)]
 
     settings = stored["settings"]
+    about = Text(
+        f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL twice as long, "
+        "which has the samples of both stages of RL, and with RL on the small base model. "
+        "Rejection SFT and distillation learn, in several passes, from one right sample of each "
+        f"of {settings['prompts']:,} prompts that the model after RL solves in four attempts. The "
+        "samples column counts neither these attempts nor the training of that model."
+    )
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than as much RL alone.",
         f"{R1}v1, sec. 2.3",
         differences("RL again", "RL twice as long"),
-        1,
         [
-            Text(
-                f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL twice as "
-                "long, which has the samples of both stages of RL, and with RL on the small base "
-                "model. Rejection SFT and distillation learn, in several passes, from one right "
-                f"sample of each of {settings['prompts']:,} prompts that the model after RL solves "
-                "in four attempts. The samples column counts neither these attempts nor the "
-                "training of that model."
-            ),
+            about,
             Table("language-pipeline", PIPELINE_COLUMNS, rows),
             command_text(stored, stored["machine"]["cpu"]),
         ],
@@ -416,7 +365,6 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         "Distillation improves a small model more than RL on it.",
         f"{R1}v1, sec. 4.1",
         differences("distillation", "RL on small base"),
-        1,
     )
 
 
@@ -430,60 +378,43 @@ CLIP_COLUMNS = (
 
 def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """What a larger upper clip range does where the clip acts."""
-    pairs = [(x["clip_range_high"], run_of(found, "dapo", "countdown", x)) for x in CLIP_HIGHER]
-    shown = [(high, m) for high, m in pairs if m]
+    pairs = [(x, run_of(found, "dapo", "countdown", x)) for x in suite.CLIP_HIGHER]
+    shown = [(x["clip_range_high"], m) for x, m in pairs if m]
     if len(shown) < 2:
         return
     rows = []
     for high, m in shown:
         acts = (f"{metric(m, name).mean():.2%}" for name in ("clip_high", "clip_low"))
-        n = str(len(m.summaries))
-        rows.append(
-            (f"{high:g}", n, *acts, *both(m, "entropy"), m.text("pass@1"), *both(m, "pass@16"))
-        )
+        scores = *m.both("entropy"), m.text("pass@1"), *m.both("pass@16")
+        rows.append((f"{high:g}", m.n, *acts, *scores))
     (low, plain), *others = shown
-
-    def differences(name: str) -> list[Compared]:
-        return [
-            x
-            for high, m in others
-            for x in compared(
-                name,
-                f"an upper clip of {high:g} minus {low:g}",
-                between(m, plain, measure(name)),
-            )
-        ]
-
-    panels = {
-        name: {f"upper clip {high:g}": m.line(name) for high, m in shown}
-        for name in ("entropy", "pass@16")
-    }
+    found_of: dict[str, list[Compared]] = {"entropy": [], "pass@16": []}
+    for name, differences in found_of.items():
+        for high, m in others:
+            what = f"an upper clip of {high:g} minus {low:g}"
+            differences += compared(name, what, between(m, plain, measure(name)))
+    about = Text(
+        "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
+        "sampling is off."
+    )
     yield judged(
         "language-clip-higher",
         "A larger upper clip range keeps the entropy up.",
         f"{DAPO}, sec. 3.1",
-        differences("entropy"),
-        1,
-        [
-            Text(
-                "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
-                "sampling is off."
-            ),
-            Table("language-clip-higher", CLIP_COLUMNS, rows),
-        ],
-        figure=curves(
+        found_of["entropy"],
+        [about, Table("language-clip-higher", CLIP_COLUMNS, rows)],
+        figure=curves_of(
             "language-clip-higher",
             "Entropy and pass@16 by the upper clip range",
-            panels,
-            columns=2,
+            {name: name for name in found_of},
+            {f"upper clip {high:g}": m for high, m in shown},
         ),
     )
     yield judged(
         "language-clip-higher-samples",
         "A larger upper clip range keeps the samples diverse, as pass@16 shows.",
         f"{DAPO}, sec. 3.1",
-        differences("pass@16"),
-        1,
+        found_of["pass@16"],
     )
 
 
@@ -500,11 +431,8 @@ CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft 
 
 def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
-    free: tuple[tuple[str, dict[str, Any], str], ...] = (
-        ("grpo", {}, ""),
-        ("grpo", WITHOUT_KL, NO_KL),
-        ("dr_grpo", {}, ""),
-    )
+    free: tuple[tuple[str, dict[str, Any], str], ...]
+    free = (("grpo", {}, ""), ("grpo", suite.WITHOUT_KL, NO_KL), ("dr_grpo", {}, ""))
     shown = [
         (f"{display(algo)} {changed}".strip(), changed, m)
         for algo, settings, changed in free
@@ -512,7 +440,7 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     ]
     parts = [
         (name, m)
-        for name, settings in zip(CHANGED, LONG, strict=True)
+        for name, settings in zip(CHANGED, suite.LONG, strict=True)
         if (m := run_of(found, "dapo", "rambling", settings))
     ]
     rows = [length_row(m, x) for x, m in (*((x, m) for _, x, m in shown), *parts)]
@@ -550,27 +478,20 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
             "excess length", f"{a} minus {b}", between(runs[a], runs[b], excess), 1, " tokens"
         )
         (decisive if (a, b) == like else others).extend(difference)
-    panels = {
-        title: {name: m.line(measure) for name, m in runs.items()}
-        for measure, title in (
-            ("length_right", "right ones, tokens"),
-            ("length_wrong", "wrong ones, tokens"),
-        )
-    }
+    measures = {f"{side} ones, tokens": f"length_{side}" for side in ("right", "wrong")}
     return judged(
         "language-free-length",
         "GRPO makes wrong completions longer than Dr. GRPO does.",
         DR_GRPO,
         decisive,
-        1,
         details,
         beside=others,
-        figure=curves(
+        figure=curves_of(
             "language-free-length",
             "Lengths of right and of wrong completions of rambling",
-            panels,
-            columns=2,
-            floors=dict.fromkeys(panels, 0.0),
+            measures,
+            runs,
+            floors=dict.fromkeys(measures, 0.0),
         ),
     )
 
@@ -592,7 +513,6 @@ def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -
             "DAPO's token-level loss, overlong filtering and soft punishment raise the accuracy.",
             f"{DAPO}, table 1",
             scores,
-            1,
             details,
         )
     if lengths:
@@ -601,8 +521,8 @@ def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -
             "DAPO's soft punishment of long completions makes them shorter.",
             f"{DAPO}, sec. 3.4",
             [x for name, x in lengths if name == CHANGED[3]],
-            -1,
             beside=[x for name, x in lengths if name != CHANGED[3]],
+            sign=-1,
         )
 
 
@@ -610,14 +530,9 @@ def length_row(m: Method, changed: str) -> tuple[str, ...]:
     """A row of the table of lengths."""
     extra = excess(m)
     apart = "" if np.isnan(extra).any() else stats.estimate(extra, "mean").text(1, "+")
-    cells = [
-        m.mean_text(name, when, 1)
-        for name in ("length_right", "length_wrong")
-        for when in ("initial", "final")
-    ]
-    cut = (m.mean_text("truncated", when) for when in ("initial", "final"))
+    lengths = *m.means("length_right", 1), *m.means("length_wrong", 1)
     early = f"{early_length(m).mean():.2f}"
-    return (m.label, changed, str(len(m.summaries)), m.text("pass@1"), *cells, apart, *cut, early)
+    return (m.label, changed, m.n, m.text("pass@1"), *lengths, apart, *m.means("truncated"), early)
 
 
 # ---- Self-correction -----------------------------------------------------------------------
@@ -639,21 +554,17 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
     gains: dict[str, list[Compared]] = {}
     for name, title in WAITS.items():
         gains[name] = compared(title, "after RL minus before", change(m, name))
-        rows.append((title, *both(m, name), *([x.text for x in gains[name]] or [""])))
-    panels = {
-        title: {display("grpo"): m.line(name)} for name, title in WAITS.items() if m.has(name)
-    }
-    figure = None
-    if panels:
-        label, floors = "Self-correction over the training", dict.fromkeys(panels, 0.0)
-        figure = curves("language-correction", label, panels, columns=2, floors=floors)
+        rows.append((title, *m.both(name), *([x.text for x in gains[name]] or [""])))
+    known = {title: name for name, title in WAITS.items() if m.has(name)}
+    label, floors = "Self-correction over the training", dict.fromkeys(known, 0.0)
+    sides = {display("grpo"): m}
+    figure = curves_of("language-correction", label, known, sides, floors=floors)
     columns = ("", "before", "after, mean [95%]", "gain, paired [95%]")
     yield judged(
         "language-correction",
         "By reinforcement learning a model comes to reconsider what it wrote.",
         f"{R1}, sec. 2.2.4",
         [*gains["wait"], *gains["wait_if_wrong"]],
-        1,
         [
             Text(
                 "In ",
@@ -665,7 +576,7 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
             Table("language-correction", columns, rows),
         ],
         beside=[*gains["wait_if_right"], *gains["right_after_wait"]],
-        figure=figure,
+        figure=figure if known else None,
     )
     before = m.values("wait", "initial")
     if not np.isnan(before).any():
@@ -686,36 +597,28 @@ EQUAL_COLUMNS = ("method", "passes", "prompts per step", "n", "pass@1, mean [95%
 def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """PPO with its own settings and with GRPO's, beside GRPO."""
     wanted: tuple[tuple[str, dict[str, Any]], ...]
-    wanted = (("rlhf_ppo", EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
+    wanted = (("rlhf_ppo", suite.EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
     shown = [m for algo, x in wanted if (m := run_of(found, algo, "addition", x))]
     if len(shown) < 3:
         return
-    rows = [
-        (
-            m.label, str(m.settings["epochs"]), str(m.settings["prompts"]), str(len(m.summaries)),
-            m.text("pass@1"), m.mean_text("kl"),
-        )
-        for m in shown
-    ]  # fmt: skip
+    rows = []
+    for m in shown:
+        sizes = (str(m.settings[name]) for name in ("epochs", "prompts"))
+        rows.append((m.label, *sizes, m.n, m.text("pass@1"), m.mean_text("kl")))
     equal, _, grpo = shown
+    about = Text(
+        "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes one "
+        "pass over 32 prompts with eight samples each. PPO subtracts the KL from the reward, and 1 "
+        "for a truncated completion. GRPO adds the KL to the loss."
+    )
+    what = "PPO with GRPO's prompts, passes and weight of the KL, minus GRPO"
     yield judged(
         "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
         GRPO,
-        compared(
-            "pass@1",
-            "PPO with GRPO's prompts, passes and weight of the KL, minus GRPO",
-            between(equal, grpo, measure("pass@1")),
-        ),
-        -1,
-        [
-            Text(
-                "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes "
-                "one pass over 32 prompts with eight samples each. PPO subtracts the KL from the "
-                "reward, and 1 for a truncated completion. GRPO adds the KL to the loss."
-            ),
-            Table("language-equal", EQUAL_COLUMNS, rows),
-        ],
+        compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
+        [about, Table("language-equal", EQUAL_COLUMNS, rows)],
+        sign=-1,
     )
 
 

@@ -1,32 +1,24 @@
-"""Sections on language models: many samples per prompt, lengths, and steps beside samples; and the
-claims of papers as cards, with verdicts from differences."""
+"""Differences of runs of language models, and sections on many samples per prompt, lengths, and
+steps beside samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.blocks import (
-    Block,
-    Claim,
-    Figure,
-    Inline,
-    Table,
-    Text,
-    Word,
-    folded_if_long,
-)
-from manyseeds.benchmarks.chapters.differences import claim_word
+from manyseeds.benchmarks.chapters import blocks
+from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
+from manyseeds.benchmarks.chapters.differences import Compared, judged
 from manyseeds.benchmarks.store.methods import Method, begun_with
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
 from manyseeds.stats import Floats
 
-CAPTION = "mean over seeds, 95% interval"
 DAPO = "Yu et al., 2025, arXiv 2503.14476"
 MANY = (
     *("task", "method", "n", "pass@16 before", "after, mean [95%]", "gain, paired [95%]"),
@@ -40,38 +32,22 @@ RL = ("rlhf_ppo", "grpo", "dr_grpo", "dapo")
 CURVES = ("pass@4", "cons@4", "entropy")
 
 
-def curves(
-    name: str, label: str, panels: Mapping[str, Mapping[str, plots.Line]], **more: Any
+# Means over seeds during the training.
+curves = partial(blocks.curves, xlabel="samples")
+
+
+def curves_of(
+    name: str, label: str, measures: Mapping[str, str], runs: Mapping[str, Method], **more: Any
 ) -> Figure:
-    """A figure of lines over samples. more: other arguments of `plots.lines`."""
-    data = {"panels": panels, "xlabel": "samples", "ylabel": "", "legend": CAPTION, **more}
-    return Figure(name, label, "lines", data)
+    """A panel for each measure, by its title, and a line for each run."""
+    panels = {
+        title: {line: m.line(measure) for line, m in runs.items()}
+        for title, measure in measures.items()
+    }
+    return curves(name, label, panels, **{"columns": 2, **more})
 
 
-# ---- Differences and what they say ----------------------------------------------------------
-
-
-class Compared(NamedTuple):
-    """A difference, and what it is of: a measure, and a run or the side of a pair."""
-
-    measure: str
-    what: str
-    difference: stats.Estimate
-    digits: int = 3
-    unit: str = ""
-
-    @property
-    def text(self) -> str:
-        """`+0.172 [+0.123, +0.219]`"""
-        return self.difference.text(self.digits, "+") + self.unit
-
-    @property
-    def sign(self) -> int:
-        """1 where the interval lies above 0, -1 where it lies below, else 0."""
-        return int(self.difference.low > 0) - int(self.difference.high < 0)
-
-
-WORDS = {1: "higher", -1: "lower", 0: "undecided"}
+# ---- Differences of runs ------------------------------------------------------------------
 
 
 def change(m: Method, name: str) -> stats.Estimate | None:
@@ -105,70 +81,13 @@ def between(m: Method, other: Method, values: Callable[[Method], Floats]) -> sta
     return paired(*(by_seed(x, values(x)) for x in (m, other)))
 
 
+def gain_text(gain: stats.Estimate | None) -> str:
+    return gain.text(3, "+") if gain else ""
+
+
 def measure(name: str) -> Callable[[Method], Floats]:
     """A measure after the training."""
     return lambda m: m.values(name)
-
-
-def compared(
-    measure: str, what: str, difference: stats.Estimate | None, digits: int = 3, unit: str = ""
-) -> list[Compared]:
-    """The comparison, if there is a difference."""
-    return [Compared(measure, what, difference, digits, unit)] if difference else []
-
-
-def verdict_on(found: Sequence[Compared], sign: int) -> Word:
-    """Whether all differences have the sign (1 or -1) that a claim gives them."""
-    return claim_word({1: "true", -1: "false", 0: "undecided"}[sign * x.sign] for x in found)
-
-
-def weakest(found: Sequence[Compared], sign: int) -> str:
-    """The difference that speaks most against a sign; empty without any."""
-    if not found:
-        return ""
-    least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
-    text = f"{least.text}, {least.measure}: {least.what}"
-    if len(found) > 1:
-        agreeing = sum(x.sign == sign for x in found)
-        text += f" (the weakest of {len(found)} comparisons; {agreeing} agree with the claim)"
-    return text
-
-
-def judged(
-    name: str,
-    claim: Inline,
-    source: str,
-    found: Sequence[Compared],
-    sign: int,
-    details: Sequence[Block] = (),
-    *,
-    beside: Sequence[Compared] = (),
-    figure: Figure | None = None,
-) -> Claim:
-    """The card of a claim that gives differences a sign.
-
-    name: of its figure, of the differences where there is no other. beside: what is compared, too,
-    but does not decide.
-    """
-    table = [comparison_table([*found, *beside])] if found or beside else []
-    word, number = verdict_on(found, sign), weakest(found, sign)
-    return Claim(claim, word, number, figure or forest(name, found), [*table, *details], source)
-
-
-def comparison_table(found: Sequence[Compared]) -> Table:
-    rows = [(x.measure, x.what, str(x.difference.n), x.text, WORDS[x.sign]) for x in found]
-    return Table("", ("measure", "what was compared", "n", "difference [95%]", "it is"), rows)
-
-
-def forest(name: str, found: Sequence[Compared]) -> Figure | None:
-    """The differences with their intervals, a panel for each measure."""
-    panels: dict[str, list[plots.Difference]] = {}
-    for x in found:
-        d, label = x.difference, printable(x.what)
-        row = plots.Difference(label, d.value, d.low, d.high, WORDS[x.sign], n=d.n)
-        panels.setdefault(printable(x.measure), []).append(row)
-    data = {"panels": panels, "xlabel": "difference, 95% interval"}
-    return Figure(name, "What was compared", "forest", data) if found else None
 
 
 # ---- Sections -------------------------------------------------------------------------------
@@ -185,16 +104,7 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
         "prompts whose most frequent answer is."
     )
     rows = [
-        (
-            m.task,
-            m.label,
-            str(len(m.summaries)),
-            m.mean_text("pass@16", "initial"),
-            m.text("pass@16"),
-            gain.text(3, "+") if (gain := change(m, "pass@16")) else "",
-            m.mean_text("cons@16", "initial"),
-            m.mean_text("cons@16"),
-        )
+        (*m.named, *m.both("pass@16"), gain_text(change(m, "pass@16")), *m.means("cons@16"))
         for m in shown
     ]
     yield folded_if_long("Many samples", Table("language-many-samples", MANY, rows))
@@ -228,24 +138,14 @@ def narrowing_claim(shown: Sequence[Method]) -> Iterator[Block]:
             "Reinforcement learning raises pass@1 and lowers pass@k for large k.",
             "Yue et al., 2025, arXiv 2504.13837",
             found,
-            -1,
+            sign=-1,
         )
 
 
 def length_section(found: Sequence[Method]) -> Iterator[Block]:
     """How long right and wrong completions are."""
     rows = [
-        (
-            m.task,
-            m.label,
-            str(len(m.summaries)),
-            m.mean_text("length_right", "initial", 1),
-            m.mean_text("length_right", digits=1),
-            m.mean_text("length_wrong", "initial", 1),
-            m.text("length_wrong", digits=1),
-            m.mean_text("truncated", "initial"),
-            m.mean_text("truncated"),
-        )
+        (*m.named, *m.means("length_right", 1), *m.both("length_wrong", 1), *m.means("truncated"))
         for m in found
         if m.plain and not np.isnan(m.values("length_wrong")).any()
     ]
@@ -276,46 +176,38 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
     """The claim on one pair of runs that differ by dynamic sampling alone."""
     name = dynamic.headline
     sides = {"dynamic sampling": steps_and_curve(dynamic), "without it": steps_and_curve(plain)}
-    (few, short), (many, long) = sides.values()
-    last = int(min(few[:, -1].min(), many[:, -1].min()))  # gradient steps that all seeds have
-    at_last = [
+    last = int(min(x[:, -1].min() for x, _ in sides.values()))  # steps that all seeds have
+    at_last = (
         np.array([np.interp(last, x, y) for x, y in zip(*side, strict=True)])
-        for side in ((few, short), (many, long))
-    ]
+        for side in sides.values()
+    )
     total = dynamic.settings["total_samples"]
-    by_steps = paired(by_seed(dynamic, at_last[0]), by_seed(plain, at_last[1]))
+    by_steps = paired(*map(by_seed, (dynamic, plain), at_last))
     by_samples = between(dynamic, plain, measure(name))
     if by_steps is None or by_samples is None:
         return
     where = f"{display(dynamic.algo)} on {dynamic.task}"
+    runs = zip(sides, (dynamic, plain), strict=True)
     panels = {
         "over gradient steps": {s: plots.mean_line(x.mean(0), y) for s, (x, y) in sides.items()},
-        "over generated samples": {
-            "dynamic sampling": dynamic.line(name),
-            "without it": plain.line(name),
-        },
+        "over generated samples": {s: m.line(name) for s, m in runs},
     }
     label = f"{name} over gradient steps and over generated samples, {where}"
-    axes: dict[str, Any] = {"xlabel": "", "ylabel": name, "columns": 2, "share_y": True}
-    file = f"language-steps{f'-{k}' * bool(k)}"
+    file, compared = f"language-steps{f'-{k}' * bool(k)}", f"{name} with minus without"
+    about = Text(
+        "A step samples and learns. Dynamic sampling discards groups without a signal, and the "
+        "samples that replace them count."
+    )
     yield judged(
         file,
         f"With dynamic sampling {where} learns faster.",
         f"{DAPO}, sec. 3.2",
         [
-            Compared(f"{name} with minus without", f"after {last:,} steps", by_steps),
-            Compared(
-                f"{name} with minus without", f"after {total:,} generated samples", by_samples
-            ),
+            Compared(compared, f"after {last:,} steps", by_steps),
+            Compared(compared, f"after {total:,} generated samples", by_samples),
         ],
-        1,
-        [
-            Text(
-                "A step samples and learns. Dynamic sampling discards groups without a signal, and "
-                "the samples that replace them count."
-            )
-        ],
-        figure=curves(file, label, panels, **axes),
+        [about],
+        figure=curves(file, label, panels, xlabel="", ylabel=name, columns=2, share_y=True),
     )
 
 

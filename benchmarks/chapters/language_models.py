@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -13,69 +13,60 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Code,
     Fold,
-    Heading,
     Inline,
     Items,
     Link,
     Table,
     Text,
     folded_if_long,
+    sections,
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     between,
     curves,
+    gain_text,
     length_section,
     many_samples_section,
     measure,
     steps_section,
 )
-from manyseeds.benchmarks.chapters.origins import command_text, origins, provenance_line
+from manyseeds.benchmarks.chapters.origins import command_text, folded_origins, origins
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.methods import ORDER, Method, verdict_against
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import differences, settings_text
+from manyseeds.benchmarks.store.results import settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
 from manyseeds.stats import Parity
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
-Section = Callable[[Sequence[Method]], Iterable[Block]]
 
 
 def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The chapter on language models; nothing without runs."""
-    sections: dict[str, Section] = {
-        "Scores before and after training": score_section,
-        "Many samples per prompt": many_samples_section,
-        "Lengths of right and wrong completions": length_section,
-        "Dynamic sampling, over steps and over samples": steps_section,
-        "The reward model": reward_section,
-        "Ablations": ablation_section,
-        "Against TRL": partial(trl_section, results=results),
-        "Cost of the critic of a language model": partial(critic_section, results=results),
-        "Transcripts": transcript_section,
-        "Provenance": provenance_section,
-    }
-    if found:
-        for title, section in sections.items():
-            if blocks := [*section(found)]:
-                yield Heading(title)
-                yield from blocks
+    if not found:
+        return
+    yield from sections(
+        {
+            "Scores before and after training": score_section(found),
+            "Many samples per prompt": many_samples_section(found),
+            "Lengths of right and wrong completions": length_section(found),
+            "Dynamic sampling, over steps and over samples": steps_section(found),
+            "The reward model": reward_section(found),
+            "Ablations": ablation_section(found),
+            "Against TRL": trl_section(found, results),
+            "Cost of the critic of a language model": critic_section(found, results),
+            "Transcripts": transcript_section(found),
+            "Provenance": provenance_section(found),
+        }
+    )
 
 
 COLUMNS = (
-    "task",
-    "method",
-    "n",
-    "pass@1 before training",
-    "pass@1 after training, mean [95%]",
-    "gain, paired [95%]",
-    "greedy",
-    "cons@16",
-    "format",
-    "length",
+    *("task", "method", "n", "pass@1 before training", "pass@1 after training, mean [95%]"),
+    *("gain, paired [95%]", "greedy", "cons@16", "format", "length"),
     "samples to 0.8, median (seeds)",
 )
 
@@ -105,15 +96,8 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
             yield curves(name, label, panels, floors={length: 0.0}, first=first)
     rows = [
         (
-            m.task,
-            m.label,
-            str(len(m.summaries)),
-            m.mean_text("pass@1", "initial"),
-            m.text("pass@1"),
-            m.gain(),
-            m.mean_text("greedy"),
-            m.mean_text("cons@16"),
-            m.mean_text("format"),
+            *(*m.named, *m.both("pass@1"), m.gain()),
+            *(m.mean_text(name) for name in ("greedy", "cons@16", "format")),
             m.mean_text("length", digits=1),
             m.reached(target) if (target := TARGETS.get(m.task)) and m.algo != "sft" else "",
         )
@@ -146,7 +130,7 @@ def reward_section(found: Sequence[Method]) -> Iterator[Block]:
         "training the head is 0, so that every pair is a tie and the loss is log 2."
     )
     names = ("accuracy", "margin", "loss")
-    rows = [(m.task, m.label, str(len(m.summaries)), *map(m.text, names)) for m in shown]
+    rows = [(*m.named, *map(m.text, names)) for m in shown]
     columns = ("task", "method", "n", "accuracy on pairs, mean [95%]", "margin", "loss")
     yield Table("language-reward-model", columns, rows)
     panels = {
@@ -175,37 +159,21 @@ def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
         if {m.headline, plain.headline} != {"pass@1"}:
             continue
         rows.setdefault(plain, ablation_row(plain, "", ""))
-        gain = between(m, plain, measure("pass@1"))
-        rows[m] = ablation_row(m, changed_in(m), gain.text(3, "+") if gain else "")
+        gain = gain_text(between(m, plain, measure("pass@1")))
+        rows[m] = ablation_row(m, m.changed, gain)
     if rows:
         yield Text(
             "All other settings are those of the plain command, whose row is above. Differences "
             "are paired over the seeds that both runs have with the same initial model."
         )
-        yield folded_if_long(
-            "Ablations", Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
-        )
-
-
-def changed_in(m: Method) -> str:
-    """What differs from the plain command: `epochs 4 (not 1)`."""
-    return differences(m.settings, m.plain_settings or m.settings)
+        table = Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
+        yield folded_if_long("Ablations", table)
 
 
 def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
     """A row of the table of ablations."""
-    return (
-        m.task,
-        m.label,
-        changed,
-        str(len(m.summaries)),
-        m.mean_text("pass@1", "initial"),
-        m.text("pass@1"),
-        difference,
-        m.mean_text("format"),
-        m.mean_text("length", digits=1),
-        m.mean_text("entropy"),
-    )
+    others = m.mean_text("format"), m.mean_text("length", digits=1), m.mean_text("entropy")
+    return (m.task, m.label, changed, m.n, *m.both("pass@1"), difference, *others)
 
 
 def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
@@ -213,15 +181,13 @@ def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
     judged = [(name, x) for name, x in found if x]
     if not judged:
         return
-    excluded: list[str] = []
-    unclear: list[str] = []
-    for name, x in judged:  # saturated sides have no interval that could exclude anything
-        excludes = x.word != "saturated" and x.difference.low >= -MARGIN
-        (excluded if excludes else unclear).append(name)
+    # Saturated sides have no interval that could exclude anything.
+    clear = [(n, x.word != "saturated" and x.difference.low >= -MARGIN) for n, x in judged]
+    excluded = [name for name, excludes in clear if excludes] or ["no method"]
     said = {
         "Worse than TRL": [name for name, x in judged if x.word == "worse"] or ["no method"],
-        f"A score lower than TRL's by more than {MARGIN} is excluded": excluded or ["no method"],
-        "It is not excluded": unclear,
+        f"A score lower than TRL's by more than {MARGIN} is excluded": excluded,
+        "It is not excluded": [name for name, excludes in clear if not excludes],
         "No verdict": [name for name, x in found if not x],
     }
     yield Items([f"{title}: {', '.join(names)}" for title, names in said.items() if names])
@@ -242,15 +208,12 @@ def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             verdict, numbers = verdict_against(ours, theirs)
             if not verdict:
                 continue
-            name, method, changed = ours.headline, display(algo), changed_in(ours)
-            seeds = f"{len(ours.summaries)} and {len(theirs.summaries)}"
-            scores = ours.text(name), theirs.text(name)
-            rows.append((ours.task, method, changed, name, seeds, *scores, verdict))
+            name, method, changed = ours.headline, display(algo), ours.changed
+            scores = f"{ours.n} and {theirs.n}", ours.text(name), theirs.text(name)
+            rows.append((ours.task, method, changed, name, *scores, verdict))
             judged.append((" with ".join(filter(None, (method, changed))), numbers))
-            sides = {"manyseeds": ours, "TRL": theirs}
-            panels[printable(f"{name}, {method} on {ours.task}")] = {
-                side: m.line(name) for side, m in sides.items()
-            }
+            lines = {"manyseeds": ours.line(name), "TRL": theirs.line(name)}
+            panels[printable(f"{name}, {method} on {ours.task}")] = lines
     if rows:
         yield from trl_outcome(judged)
         yield Text(
@@ -314,15 +277,9 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block
             and str(m.settings["epochs"]) == passes
             and (m.plain or m.settings == {**(m.plain_settings or {}), **stored["equal"]})
         ]
-        rows.append(
-            (
-                display(algo),
-                passes,
-                *cost_cells(here),
-                f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}",
-                runs[0].reached(TARGETS[task]) if runs else "",
-            )
-        )
+        ms = f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}"
+        reached = runs[0].reached(TARGETS[task]) if runs else ""
+        rows.append((display(algo), passes, *cost_cells(here), ms, reached))
     return [
         Text(
             "Both use their presets on ",
@@ -339,8 +296,8 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block
 def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
     """The same prompt before, during and after training, of the first seed of one method a task."""
     rows: list[tuple[Inline, ...]] = []
-    for task in dict.fromkeys(m.task for m in found):
-        for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and m.plain][:1]:
+    for m in found:
+        if m.algo == "grpo" and m.plain:
             with left_out(m.run.path):
                 stored = m.transcripts(0)
                 prompt = stored[0]["prompt"]
@@ -348,7 +305,7 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
                 for x in (same[0], same[len(same) // 2], same[-1]):
                     verdict = "right" if x["right"] else "wrong"
                     written = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
-                    rows.append((task, f"{x['samples']:,}", *written, verdict))
+                    rows.append((m.task, f"{x['samples']:,}", *written, verdict))
     if rows:
         columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
         yield folded_if_long("Transcripts", Table("language-transcripts", columns, rows))
@@ -356,17 +313,15 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
 
 def provenance_section(found: Sequence[Method]) -> Iterator[Block]:
     """Command, code, machine and hyperparameters of every run."""
-    yield Fold(
-        provenance_line(len(found), "run", sum(m.stale for m in found)),
-        [
-            Fold(
-                f"{m.label} on {m.task}, n = {len(m.summaries)}",
-                [
-                    Text(Link("/".join(m.run.path.parts[-4:]), file=m.run.folder)),
-                    origins(m.configs),
-                    Text(f"Hyperparameters: {settings_text(m.settings)}"),
-                ],
-            )
-            for m in found
-        ],
-    )
+    runs = [
+        Fold(
+            f"{m.label} on {m.task}, n = {m.n}",
+            [
+                Text(Link("/".join(m.run.path.parts[-4:]), file=m.run.folder)),
+                origins(m.configs),
+                Text(f"Hyperparameters: {settings_text(m.settings)}"),
+            ],
+        )
+        for m in found
+    ]
+    yield folded_origins("run", [m.stale for m in found], runs)

@@ -18,7 +18,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Cell,
     Claim,
     Code,
-    Emphasis,
     Figure,
     Fold,
     Heading,
@@ -132,8 +131,7 @@ class Writer:
         header = [self.cell(name) for name in block.columns]
         lines = [header, align, *([self.cell(x) for x in row] for row in block.rows)]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        notes = [*filter(None, (block.note, block.few_seeds))]
-        notes = [escape(note) for note in notes]
+        notes = [escape(block.few_seeds)] if block.few_seeds else []
         if block.name:
             stem = self.results / "tables" / block.name
             files = (f"[{kind}]({self.path(Path(f'{stem}.{end}'))})" for kind, end in FILES)
@@ -157,8 +155,6 @@ class Writer:
                 return code(inline.text)
             case Strong():
                 return f"**{text}**" if (text := self.inline(inline.text)) else ""
-            case Emphasis():
-                return f"*{text}*" if (text := self.inline(inline.text)) else ""
             case Mark():
                 return f'<a id="{html.escape(inline.anchor)}"></a>{self.inline(inline.text)}'
             case Link():
@@ -172,8 +168,6 @@ class Writer:
 
     def target(self, link: Link) -> str:
         """Where a link leads, as seen from the page."""
-        if link.url:
-            return quote(link.url, safe=":/?&=#%+,;@")
         path = link.file or (self.results / link.page if link.page else None)
         anchor = f"#{quote(link.anchor)}" if link.anchor else ""
         return f"{self.path(path) if path else ''}{anchor}"

@@ -55,12 +55,11 @@ def commands(runs: Sequence[StoredRun]) -> list[Block]:
         shared = (code_of(config), commit_of(config), processor(config["machine"]))
         origin = ", ".join((*shared, versions_text(config)))
         alike.setdefault(origin, []).append(Code(config["command"]))
-    title = provenance_line(len(configs), "command", sum(map(part_is_stale, configs)))
     items = [Item(origin, Items(found)) for origin, found in alike.items()]
-    return [Fold(title, [Items(items)])]
+    return [folded_origins("command", [*map(part_is_stale, configs)], [Items(items)])]
 
 
-def provenance_line(count: int, noun: str, stale: int) -> str:
-    """`5 runs, 2 of them stale`, or of the present code: it makes the same curves today."""
-    code = f"{stale} of them stale" if stale else "of the present code"
-    return f"{plural(count, noun)}, {code}"
+def folded_origins(what: str, stale: Sequence[bool], blocks: Sequence[Block]) -> Fold:
+    """The origins of runs or commands, behind the line that says how many, and how many stale."""
+    code = f"{sum(stale)} of them stale" if any(stale) else "of the present code"
+    return Fold(f"{plural(len(stale), what)}, {code}", blocks)

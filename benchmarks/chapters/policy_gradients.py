@@ -7,6 +7,7 @@ Reads the runs of `python benchmarks/sweep.py --suite policy-gradient`, those of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,31 +20,23 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Emphasis,
-    Figure,
-    Heading,
     Link,
     Table,
     Text,
+    curves,
     folded_if_long,
+    sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
     CLAIM_RULE,
-    claim_word,
-    counted,
-    forest,
+    Verdicts,
+    answer,
+    answered,
     lies_above,
+    verdict_forest,
 )
 from manyseeds.benchmarks.chapters.origins import command_text, commands
-from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import (
-    A2C_ADVANTAGES,
-    ABLATED,
-    ADVANTAGES,
-    BUDGETS,
-    LARGE_MINIBATCHES,
-    WEIGHTS,
-)
+from manyseeds.benchmarks.experiments import catalog, suite
 from manyseeds.benchmarks.measurements.critic_cost import STORED
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.comparison import MEASURES
@@ -58,42 +51,31 @@ from manyseeds.stats import Estimate, Floats, Parity
 Rows = list[tuple[str, ...]]
 METRIC_POINTS = 40  # of a curve of metrics
 PPO_NAME = "PPO, with a critic"
+GRPO = "Shao et al., 2024, arXiv 2402.03300"
 STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """All sections that there are runs for. folder: of the results, with the measurements."""
-    sections = {
+    titled = {
         "REINFORCE weights": weights_section(results),
         "GAE, n-step and Monte Carlo advantages": estimators_section(results),
         "Advantages without a critic": advantages_section(results),
         "Cost of the critic": critic_section(results, folder),
     }
-    if any(sections.values()):
+    if blocks := [*sections(titled)]:
         yield Text(f"{CLAIM_RULE} The details of a claim say when a comparison is true.")
-    for title, section in sections.items():
-        if section:
-            yield Heading(title)
-            yield from section
-
-
-def curves(name: str, label: str, panels: Mapping[str, Any], **more: Any) -> Figure:
-    """Means over seeds during the training."""
-    about = {"xlabel": "timesteps per seed", "legend": "mean over seeds, 95% interval"}
-    return Figure(name, label, "lines", {"panels": panels, **about, **more})
+        yield from blocks
 
 
 # ---- REINFORCE ------------------------------------------------------------------------
 
 WEIGHT_COLUMNS = (
-    *("weight", "normalised", "n", "variance of the gradient [95%]", "signal / noise [95%]"),
+    *("weight", "normalised", "n"),
+    *("variance of the gradient [95%]", "signal / noise [95%]"),
 )
 # The first of each pair has the less noisy gradient.
-LESS_NOISE = (
-    ("return_to_go", "total_return"),
-    ("baseline", "return_to_go"),
-    ("q", "return_to_go"),
-)
+LESS_NOISE = (("return_to_go", "total_return"), ("baseline", "return_to_go"), ("q", "return_to_go"))
 SCALES = {True: "normalised weights", False: "raw weights"}
 
 
@@ -113,12 +95,12 @@ def metrics_of(result: Result, *names: str) -> pd.DataFrame:
     return rows.drop_duplicates(["seed", "timestep"])
 
 
-def has_settings(result: Result, **settings: Any) -> bool:
-    """Whether a run has its preset with the suite's budget and these settings, and no others."""
-    module = catalog.module("algos", result.algo)
-    env = result.spec.id
-    settings = {"total_timesteps": BUDGETS.get(env), **settings}
-    return identity(from_preset(module.Config, module.PRESETS, env, **settings)) == result.config
+def run_with(results: Sequence[Result], algo: str, env: str, **settings: Any) -> Result | None:
+    """The run that has its preset with the suite's budget and these settings, and no others."""
+    module = catalog.module("algos", algo)
+    settings = {"total_timesteps": suite.BUDGETS.get(env), **settings}
+    wanted = identity(from_preset(module.Config, module.PRESETS, env, **settings))
+    return next((r for r in results if (r.algo, r.spec.id, r.config) == (algo, env, wanted)), None)
 
 
 def mean_curve(result: Result) -> Line:
@@ -152,20 +134,16 @@ def signal_to_noise(result: Result) -> Floats:
     return (signal / sums["grad_variance"]).to_numpy()
 
 
-def weights_section(results: Sequence[Result]) -> list[Block]:
+def weights_section(results: Sequence[Result]) -> Iterator[Block]:
     """REINFORCE's four weights: returns, and the variance of the gradient."""
     env = "CartPole-v1"
-    here = [r for r in results if (r.algo, r.spec.id) == ("reinforce", env)]
     rows: Rows = []
     runs = []
     panels: dict[str, dict[str, Line]] = {}
     ratios: dict[tuple[bool, str], Estimate] = {}
-    for normalize, scale in SCALES.items():
-        for weight in WEIGHTS:
-            own = {"weight": weight, "normalize_advantage": normalize}
-            result = next((r for r in here if has_settings(r, **own)), None)
-            if result is None:
-                continue
+    for (normalize, scale), weight in product(SCALES.items(), suite.WEIGHTS):
+        own = {"weight": weight, "normalize_advantage": normalize}
+        if result := run_with(results, "reinforce", env, **own):
             with left_out(result.run.path):
                 line, variance = geometric_mean(result, "grad_variance")
                 ratio = stats.estimate(signal_to_noise(result), "mean")
@@ -176,7 +154,7 @@ def weights_section(results: Sequence[Result]) -> list[Block]:
                 panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(result)
                 panels.setdefault(f"variance, {scale}", {})[weight] = line
     if not rows:
-        return []
+        return
     answers = [
         lies_above(ratios[normalize, a], ratios[normalize, b])
         for normalize in SCALES
@@ -185,39 +163,38 @@ def weights_section(results: Sequence[Result]) -> list[Block]:
     ]
     variances = [title for title in panels if title.startswith("variance")]
     label = "Returns and variance of the gradient for four weights"
-    return [
-        Claim(
-            "The gradient has less noise with return-to-go than with R(tau), and less with a "
-            "baseline or Q than with return-to-go.",
-            claim_word(answers),
-            counted(answers, "of signal / noise"),
-            curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
-            [
-                Table("reinforce-weights", WEIGHT_COLUMNS, rows),
-                Text(
-                    "A comparison is true if the interval of signal / noise lies above that of the "
-                    "other weight with the same normalisation, false if below."
-                ),
-                Text(
-                    f"REINFORCE on {env}. ",
-                    Code("--weight"),
-                    " selects the weight of the log-probabilities. Each weight is trained "
-                    "separately. Scores are on the page of ",
-                    Link("ablations", page="ablations.md"),
-                    ". The variance is that of an update's gradient before clipping, estimated "
-                    "from its episodes and summed over the parameters. The table has its geometric "
-                    "mean over the training. Signal / noise is the squared length of the true "
-                    "gradient divided by that variance, which does not depend on the scale of the "
-                    "weights. An estimate below 0 means that no signal is detected. Normalised "
-                    "weights have mean 0 in every update, which acts as a baseline. ",
-                    Code("--no-normalize-advantage"),
-                    " keeps the raw weights. The weight Q has the bias of a learned Q network.",
-                ),
-                *commands(runs),
-            ],
-            "Sutton and Barto, 2018, sections 13.3 and 13.4",
-        )
-    ]
+    yield answered(
+        "The gradient has less noise with return-to-go than with R(tau), and less with a baseline "
+        "or Q than with return-to-go.",
+        "Sutton and Barto, 2018, sections 13.3 and 13.4",
+        answers,
+        "of signal / noise",
+        curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
+        [Table("reinforce-weights", WEIGHT_COLUMNS, rows), *WEIGHTS_ABOUT, *commands(runs)],
+    )
+
+
+WEIGHTS_ABOUT = (
+    Text(
+        "A comparison is true if the interval of signal / noise lies above that of the other "
+        "weight with the same normalisation, false if below."
+    ),
+    Text(
+        "REINFORCE on CartPole-v1. ",
+        Code("--weight"),
+        " selects the weight of the log-probabilities. Each weight is trained separately. Scores "
+        "are on the page of ",
+        Link("ablations", page="ablations.md"),
+        ". The variance is that of an update's gradient before clipping, estimated from its "
+        "episodes and summed over the parameters. The table has its geometric mean over the "
+        "training. Signal / noise is the squared length of the true gradient divided by that "
+        "variance, which does not depend on the scale of the weights. An estimate below 0 means "
+        "that no signal is detected. Normalised weights have mean 0 in every update, which acts as "
+        "a baseline. ",
+        Code("--no-normalize-advantage"),
+        " keeps the raw weights. The weight Q has the bias of a learned Q network.",
+    ),
+)
 
 
 # ---- A2C ------------------------------------------------------------------------------
@@ -237,21 +214,22 @@ def estimator_name(config: dict[str, Any]) -> str:
     return f"GAE, lambda {config['gae_lambda']:g}"
 
 
-def estimators_section(results: Sequence[Result]) -> list[Block]:
+def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
     """A2C's ways to estimate advantages, from long rollouts, and its presets."""
     rows: Rows = []
     runs = []
     panels: dict[str, dict[str, Line]] = {}
-    speed: dict[str, dict[str, Parity | None]] = {}  # beside GAE's, by environment and estimator
-    for env in ABLATED:
+    squares: dict[str, dict[str, Line]] = {}
+    speed: Verdicts = {}  # beside GAE's, by environment and estimator
+    for env in suite.ABLATED:
         plain = catalog.plain_settings("algos", "a2c", env)
         here = [r for r in results if (r.algo, r.spec.id) == ("a2c", env)]
         gae: Result | None = None
-        for settings in (*A2C_ADVANTAGES, {}):
+        for settings in (*suite.A2C_ADVANTAGES, {}):
             result = next((r for r in here if r.config == plain | settings), None)
             if result is None:
                 continue
-            gae = result if settings == A2C_ADVANTAGES[0] else gae
+            gae = result if settings == suite.A2C_ADVANTAGES[0] else gae
             name = estimator_name(result.config)
             steps = plural(result.config["num_steps"], "step")
             other = gae if gae is not result else None  # nothing stands beside itself
@@ -269,42 +247,31 @@ def estimators_section(results: Sequence[Result]) -> list[Block]:
                     speed.setdefault(env, {})[name] = verdicts["auc"]
                 name = name if settings else "the preset"
                 panels.setdefault(f"greedy return, {env}", {})[name] = mean_curve(result)
-                panels.setdefault(f"mean squared advantage, {env}", {})[name] = line
+                squares.setdefault(f"mean squared advantage, {env}", {})[name] = line
     if not rows:
-        return []
-    answers = [
-        SLOWER.get(v.word, "undecided") if v else "undecided"
-        for verdicts in speed.values()
-        for v in verdicts.values()
-    ]
-    squares = [title for title in panels if title.startswith("mean squared")]
-    ordered = {title: panels[title] for title in sorted(panels, key=squares.__contains__)}
-    label = "Returns and mean squared advantages of A2C, by estimator"
-    return [
-        Claim(
-            "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
-            "advantages.",
-            claim_word(answers),
-            counted(answers, f"by {MEASURES['auc']}"),
-            forest("a2c-advantages-comparisons", "Learning speed beside GAE's", speed, "minus GAE")
-            if speed
-            else None,
-            [
-                Text(
-                    "A comparison is true if the verdict on the other estimator is worse, false if "
-                    "it is better or equivalent. The verdicts are not corrected for multiple "
-                    "comparisons."
-                ),
-                curves("a2c-advantages", label, ordered, ylabel="", log_y=squares),
-                folded_if_long(
-                    "Scores and verdicts", Table("a2c-advantages", ESTIMATOR_COLUMNS, rows)
-                ),
-                *ESTIMATORS_ABOUT,
-                *commands(runs),
-            ],
-            "Schulman et al., 2016, arXiv 1506.02438",
-        )
-    ]
+        return
+    answers = [answer(v, SLOWER) for verdicts in speed.values() for v in verdicts.values()]
+    figure, label = "a2c-advantages-comparisons", "Learning speed beside GAE's"
+    drawn = "Returns and mean squared advantages of A2C, by estimator"
+    table = Table("a2c-advantages", ESTIMATOR_COLUMNS, rows)
+    yield answered(
+        "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
+        "advantages.",
+        "Schulman et al., 2016, arXiv 1506.02438",
+        answers,
+        f"by {MEASURES['auc']}",
+        verdict_forest(figure, label, speed, "other minus GAE"),
+        [
+            Text(
+                "A comparison is true if the verdict on the other estimator is worse, false if it "
+                "is better or equivalent. The verdicts are not corrected for multiple comparisons."
+            ),
+            curves("a2c-advantages", drawn, panels | squares, ylabel="", log_y=[*squares]),
+            folded_if_long("Scores and verdicts", table),
+            *ESTIMATORS_ABOUT,
+            *commands(runs),
+        ],
+    )
 
 
 SLOWER = {"worse": "true", "better": "false", "equivalent": "false"}  # of the other estimator
@@ -344,34 +311,28 @@ def advantage_name(settings: dict[str, Any]) -> str:
     """`return to go, ended peers as 0`"""
     name = settings.get("advantage", "return_to_go").replace("_", " ")
     name += STDS[settings.get("std", "group")]
-    name += ", ended peers as 0" if settings.get("peers") == "all" else ""
-    return name + (
-        f", minibatch {settings['minibatch_size']}" if "minibatch_size" in settings else ""
-    )
+    name += ", ended peers as 0" * (settings.get("peers") == "all")
+    size = settings.get("minibatch_size")
+    return f"{name}, minibatch {size}" if size else name
 
 
 def groups_without_signal(result: Result) -> str:
     """The share of groups whose advantages are all 0: `12% / 34%` in the halves of the training."""
     share = metric_curve(result, "zero_variance")
-    early = np.array(
-        [float(timestep) <= result.timesteps_requested / 2 for timestep in share.columns]
-    )
+    early = share.columns.to_numpy(float) <= result.timesteps_requested / 2
     halves = [share.to_numpy()[:, when] for when in (early, ~early)]
     return " / ".join(f"{half.mean():.0%}" for half in halves if half.size)
 
 
-def advantages_section(results: Sequence[Result]) -> list[Block]:
+def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
     """GRPO's advantages over all environments, beside PPO with the same budget."""
     rows: Rows = []
     panels: dict[str, dict[str, Line]] = {}
     by_name: dict[tuple[str, str], Result] = {}  # by environment and name
-    for env in BUDGETS:
-        for settings in (*ADVANTAGES, *LARGE_MINIBATCHES, None):
-            algo = "ppo" if settings is None else "grpo"
-            here = [r for r in results if (r.algo, r.spec.id) == (algo, env)]
-            result = next((r for r in here if has_settings(r, **(settings or {}))), None)
-            if result is None:
-                continue
+    compared = *suite.ADVANTAGES, *suite.LARGE_MINIBATCHES, None
+    for env, settings in product(suite.BUDGETS, compared):
+        algo = "ppo" if settings is None else "grpo"
+        if result := run_with(results, algo, env, **(settings or {})):
             name = PPO_NAME if settings is None else advantage_name(settings)
             with left_out(result.run.path):
                 silent = "" if settings is None else groups_without_signal(result)
@@ -379,18 +340,17 @@ def advantages_section(results: Sequence[Result]) -> list[Block]:
                 scores = (result.text(result.final), final, result.failures_text(), auc)
                 rows.append((env, name, str(len(result.seeds)), *scores, silent))
                 by_name[env, name] = result
-                if settings not in LARGE_MINIBATCHES:
+                if settings not in suite.LARGE_MINIBATCHES:
                     panels.setdefault(env, {})[name] = mean_curve(result)
-    if not panels:
-        return []
-    label = "Greedy returns with each advantage"
-    return [
-        *(grpo_claim(*about, by_name) for about in GRPO_CLAIMS),
-        *ADVANTAGES_ABOUT,
-        curves("advantages", label, panels, ylabel="greedy return", columns=2),
-        folded_if_long("Scores of all of them", Table("grpo-advantages", ADVANTAGE_COLUMNS, rows)),
-        *commands([result.run for result in by_name.values()]),
-    ]
+    if panels:
+        for about in GRPO_CLAIMS:
+            yield grpo_claim(*about, by_name)
+        yield from ADVANTAGES_ABOUT
+        label = "Greedy returns with each advantage"
+        yield curves("advantages", label, panels, ylabel="greedy return", columns=2)
+        table = Table("grpo-advantages", ADVANTAGE_COLUMNS, rows)
+        yield folded_if_long("Scores of all of them", table)
+        yield from commands([result.run for result in by_name.values()])
 
 
 PLAIN = advantage_name({})
@@ -426,20 +386,19 @@ def grpo_claim(
     """A claim of GRPO's paper, judged by the final scores of a pair in every environment."""
     verdicts: dict[str, Parity | None] = {}
     rows: Rows = []
-    for env in BUDGETS:
-        if (env, pair[0]) in by_name and (env, pair[1]) in by_name:
-            ours, other = (by_name[env, x] for x in pair)
+    measure = MEASURES["final"]
+    for env in suite.BUDGETS:
+        ours, other = (by_name.get((env, x)) for x in pair)
+        if ours and other:
             v = verdicts[env] = parity_of(ours, other, "final")
-            answer = meaning.get(v.word, "undecided") if v else "undecided"
-            rows.append((env, verdict_text(v, ours.spec), answer))
-    answers = [row[-1] for row in rows]
-    return Claim(
+            rows.append((env, verdict_text(v, ours.spec), answer(v, meaning)))
+    return answered(
         claim,
-        claim_word(answers),
-        counted(answers, f"by {MEASURES['final']}"),
-        forest(name, sides, {MEASURES["final"]: verdicts}, sides) if verdicts else None,
-        [Table(name, ("environment", f"final score, {sides}", "claim"), rows)] if rows else [],
-        "Shao et al., 2024, arXiv 2402.03300",
+        GRPO,
+        [row[-1] for row in rows],
+        f"by {measure}",
+        verdict_forest(name, sides, {measure: verdicts}, sides),
+        [Table(name, ("environment", f"{measure}, {sides}", "claim"), rows)] if rows else [],
     )
 
 
@@ -458,11 +417,10 @@ ADVANTAGES_ABOUT = (
         "episodes.",
     ),
     Text(
-        Emphasis("Groups without signal"),
-        " are those in which all advantages are 0, in the first and in the second half of the "
-        "training: either all episodes have reached the maximum return, or the returns have been "
-        "equal from the start. On Pendulum no episode ends early, so the choice of peers has no "
-        "effect.",
+        "Groups without signal are those in which all advantages are 0, in the first and in the "
+        "second half of the training: either all episodes have reached the maximum return, or the "
+        "returns have been equal from the start. On Pendulum no episode ends early, so the choice "
+        "of peers has no effect."
     ),
 )
 
@@ -486,7 +444,7 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
     """The claim and the table of critic_cost.json."""
     rows: Rows = []
     answers = []
-    for env in ABLATED:
+    for env in suite.ABLATED:
         seconds: dict[str, list[float]] = {}
         memory: dict[str, list[float]] = {}
         for algo in ("ppo", "grpo"):
@@ -499,48 +457,31 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
             if algo == "grpo":
                 answers.append(is_less(ratios, [1.0]))
                 answers.append(is_less(memory["grpo"], memory["ppo"]))
-            scores = ["", "", ""]
-            for r in results:
-                if (r.algo, r.spec.id) == (algo, env) and has_settings(r):
-                    scores = [r.text(r.final, "mean"), *r.threshold_texts()]
-            rows.append(
-                (
-                    env,
-                    display(algo),
-                    *cost_cells(here),
-                    f"{median(seconds[algo]):.1f}",
-                    f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
-                    *scores,
-                )
-            )
+            r = run_with(results, algo, env)
+            scores = [r.text(r.final, "mean"), *r.threshold_texts()] if r else [""] * 3
+            ratio = f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+            costs = *cost_cells(here), f"{median(seconds[algo]):.1f}", ratio
+            rows.append((env, display(algo), *costs, *scores))
     repeats = 1 + max(m["repeat"] for m in stored["measurements"])
-    return [
-        Claim(
-            "Without a critic, training needs less time and memory: GRPO less than PPO.",
-            claim_word(answers),
-            counted(answers, "of time or memory"),
-            None,
-            [
-                Table("critic-cost", CRITIC_COLUMNS, rows),
-                Text(
-                    "A comparison is true if all repeats of GRPO need less than all of PPO, false "
-                    "if all need more; time is compared within each repeat. PPO learns a value "
-                    "function in addition to the policy; GRPO does not, but needs groups of "
-                    "complete episodes. Both use their presets and the same budget, "
-                    f"{plural(stored['seeds'], 'seed')} at once on one core, evaluation off; "
-                    f"medians of {plural(repeats, 'interleaved repeat')}, with the range of the "
-                    "ratio in brackets. Parameters (as stored in memory, the last layer padded to "
-                    "16 columns) and optimizer (gradients and Adam's moments) are per seed, memory "
-                    "is that of all seeds. The presets differ in more than the critic: epochs, "
-                    "minibatches and the number of episodes per update."
-                ),
-                command_text(
-                    stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"
-                ),
-            ],
-            "Shao et al., 2024, arXiv 2402.03300",
-        )
+    about = Text(
+        "A comparison is true if all repeats of GRPO need less than all of PPO, false if all need "
+        "more; time is compared within each repeat. PPO learns a value function in addition to the "
+        "policy; GRPO does not, but needs groups of complete episodes. Both use their presets and "
+        f"the same budget, {plural(stored['seeds'], 'seed')} at once on one core, evaluation off; "
+        f"medians of {plural(repeats, 'interleaved repeat')}, with the range of the ratio in "
+        "brackets. Parameters (as stored in memory, the last layer padded to 16 columns) and "
+        "optimizer (gradients and Adam's moments) are per seed, memory is that of all seeds. The "
+        "presets differ in more than the critic: epochs, minibatches and the number of episodes "
+        "per update."
+    )
+    machine = stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"
+    claim = "Without a critic, training needs less time and memory: GRPO less than PPO."
+    details: list[Block] = [
+        Table("critic-cost", CRITIC_COLUMNS, rows),
+        about,
+        command_text(stored, *machine),
     ]
+    return [answered(claim, GRPO, answers, "of time or memory", None, details)]
 
 
 def is_less(ours: Sequence[float], theirs: Sequence[float]) -> str:

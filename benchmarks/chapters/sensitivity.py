@@ -20,7 +20,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Cell,
     Code,
-    Emphasis,
     Figure,
     Fold,
     Heading,
@@ -32,8 +31,8 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import forest
-from manyseeds.benchmarks.chapters.origins import provenance_line
+from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
+from manyseeds.benchmarks.chapters.origins import folded_origins
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import left_out, read, read_table
@@ -51,7 +50,7 @@ from manyseeds.errors import UsageError, printable
 from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, plural, ranges
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Estimate, Floats, Parity
+from manyseeds.stats import Estimate, Floats
 from manyseeds.worth import counted
 
 MANY = 30  # configurations from which on a study says something of sensitivity
@@ -156,12 +155,10 @@ FOUND = (
 )
 
 
-def searches_section(studies: Sequence[Study]) -> list[Block]:
+def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
     """Winners on fresh seeds, against the preset and SB3's defaults."""
     rows = [row for study in studies for row in search_rows(study)]
-    if not rows:
-        return []
-    verdicts: dict[str, dict[str, Parity | None]] = {}  # by what the winners are compared with
+    verdicts: Verdicts = {}  # by what the winners are compared with
     for study in studies:
         finals = measured(study.result, "final")
         for name in [*finals][1:]:
@@ -175,19 +172,19 @@ def searches_section(studies: Sequence[Study]) -> list[Block]:
             f"{plural(len(own), 'winner')} scored better on fresh seeds, {words.count('worse')} "
             "worse."
         )
-    return [
-        Heading("Searches"),
-        Outcome(" ".join(sentences)),
-        forest("searches", "Winners of searches, by final score", verdicts, "winner minus other"),
-        Text(
-            Emphasis("Chosen by search (n configurations x k seeds), measured on m fresh seeds"),
-            ": the winner of a search and what it is compared with are trained again on seeds that "
-            "were not used to choose it. Scores are mean final greedy returns with their 95% "
-            "interval. Differences are those of normalised scores, at the end and averaged over "
-            "training (the area under the learning curve).",
-        ),
-        folded_if_long("Every winner and its scores", Table("searches", FOUND, rows)),
-    ]
+    label = "Winners of searches, by final score"
+    if figure := verdict_forest("searches", label, verdicts, "winner minus other"):
+        yield Heading("Searches")
+        yield Outcome(" ".join(sentences))
+        yield figure
+        yield Text(
+            "Chosen by search (n configurations x k seeds), measured on m fresh seeds: the winner "
+            "of a search and what it is compared with are trained again on seeds that were not "
+            "used to choose it. Scores are mean final greedy returns with their 95% interval. "
+            "Differences are those of normalised scores, at the end and averaged over training "
+            "(the area under the learning curve)."
+        )
+        yield folded_if_long("Every winner and its scores", Table("searches", FOUND, rows))
 
 
 def search_rows(study: Study) -> list[tuple[Cell, ...]]:
@@ -220,53 +217,41 @@ TUNING = ("algorithm", "environment", "n", "untuned", "tuned once for all", "tun
 SUMMARY = ("algorithm", "environments", "tuned for each", "tuned once for all", "sensitivity")
 
 
-@dataclass(frozen=True, eq=False)
-class Together:
-    """The studies of one algorithm whose trials are the same configurations."""
+def held_out(studies: Sequence[Study]) -> tuple[Floats, Floats, Floats]:
+    """Scores [environments, seeds] of studies of the same configurations: untuned, tuned once for
+    all, tuned for each.
 
-    studies: list[Study]  # one per environment
-
-    @property
-    def algo(self) -> str:
-        return self.studies[0].algo
-
-    def held_out(self) -> tuple[Floats, Floats, Floats]:
-        """Scores [environments, seeds]: untuned, tuned once for all, tuned for each.
-
-        A seed is scored by the configuration that is best for the other seeds: the best of many
-        is not credited for its noise.
-        """
-        tables = [s.normalised("search") for s in self.studies]
-        common = sorted(set.intersection(*(set(table.index) for table in tables)))
-        # A return that is not known counts as a random policy's.
-        scores = np.stack([table.loc[common].fillna(0.0).to_numpy() for table in tables])
-        untuned = np.stack([s.normalised("untuned").to_numpy()[0] for s in self.studies])
-        seeds = scores.shape[2]
-        for_all, for_each = np.empty_like(untuned), np.empty_like(untuned)
-        for seed in range(seeds):
-            others = np.delete(scores, seed, axis=2).mean(2)  # [environments, trials]
-            for_all[:, seed] = scores[:, others.mean(0).argmax(), seed]
-            for_each[:, seed] = scores[np.arange(len(scores)), others.argmax(1), seed]
-        return untuned, for_all, for_each
+    A seed is scored by the configuration that is best for the other seeds: the best of many is not
+    credited for its noise.
+    """
+    tables = [study.normalised("search") for study in studies]
+    common = sorted(set.intersection(*(set(table.index) for table in tables)))
+    # A return that is not known counts as a random policy's.
+    scores = np.stack([table.loc[common].fillna(0.0).to_numpy() for table in tables])
+    untuned = np.stack([study.normalised("untuned").to_numpy()[0] for study in studies])
+    for_all, for_each = np.empty_like(untuned), np.empty_like(untuned)
+    for seed in range(scores.shape[2]):
+        others = np.delete(scores, seed, axis=2).mean(2)  # [environments, trials]
+        for_all[:, seed] = scores[:, others.mean(0).argmax(), seed]
+        for_each[:, seed] = scores[np.arange(len(scores)), others.argmax(1), seed]
+    return untuned, for_all, for_each
 
 
-def together(studies: Sequence[Study]) -> list[Together]:
+def together(studies: Sequence[Study]) -> list[list[Study]]:
     """The studies by algorithm, space and settings; the largest set of each algorithm."""
     groups: dict[str, list[Study]] = {}
     for study in studies:
         about = study.about
         base = {k: v for k, v in about["config"].items() if k not in ("env", "total_timesteps")}
-        trials = study.result["trials"]
-        key = json.dumps(
-            [about["algo"], about["vary"], about["seeds"], base, trials], sort_keys=True
-        )
+        same = [about["algo"], about["vary"], about["seeds"], base, study.result["trials"]]
+        key = json.dumps(same, sort_keys=True)
         groups.setdefault(key, []).append(study)
     largest: dict[str, list[Study]] = {}
     for group in groups.values():
         one_each = list({study.env: study for study in group}.values())
         if len(one_each) > len(largest.get(one_each[0].algo, [])):
             largest[one_each[0].algo] = one_each
-    return [Together(group) for group in largest.values()]
+    return [*largest.values()]
 
 
 def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
@@ -278,45 +263,33 @@ def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
     summary: list[tuple[str, ...]] = []
     places: dict[tuple[str, ...], dict[str, tuple[Estimate, Estimate]]] = {}  # by environments
     for group in groups:
-        untuned, for_all, for_each = group.held_out()
-        for i, study in enumerate(group.studies):
+        untuned, for_all, for_each = held_out(group)
+        for i, study in enumerate(group):
             cells = (stats.estimate(x[i], "mean").text(3) for x in (untuned, for_all, for_each))
             n = f"{study.result['trials']} x {untuned.shape[1]}"
             rows.append((study.label, study.env, n, *cells))
-        if len(group.studies) > 1:
+        if len(group) > 1:
             means = (for_each.mean(0), for_all.mean(0), (for_each - for_all).mean(0))
             tuned, _, sensitivity = found = [stats.estimate(x, "mean") for x in means]
-            names = tuple(study.env for study in group.studies)
+            names = tuple(study.env for study in group)
             cells = (x.text(3) for x in found)
-            summary.append((display(group.algo), ", ".join(names), *cells))
-            places.setdefault(names, {})[printable(display(group.algo))] = (sensitivity, tuned)
+            summary.append((display(group[0].algo), ", ".join(names), *cells))
+            places.setdefault(names, {})[printable(display(group[0].algo))] = (sensitivity, tuned)
     yield Heading("Sensitivity")
     names, points = max(places.items(), key=lambda item: len(item[1]), default=((), {}))
     if len(points) > 1:  # algorithms on the same environments
-        yield Figure(
-            "sensitivity",
-            f"Score against sensitivity on {printable(', '.join(names))}; above and to the left "
-            "is better",
-            "plane",
-            {
-                "places": points,
-                "xlabel": "sensitivity",
-                "ylabel": "score, tuned for each environment",
-            },
-        )
+        label = f"Score against sensitivity on {printable(', '.join(names))}"
+        axes = {"xlabel": "sensitivity", "ylabel": "score, tuned for each environment"}
+        better = "above and to the left is better"
+        yield Figure("sensitivity", f"{label}; {better}", "plane", {"places": points, **axes})
     yield Text(
         "Random configurations around an algorithm's defaults, the same ones on each environment. "
-        "Scores are normalised (0: random policy, 1: reference) final returns. ",
-        Emphasis("Untuned"),
-        " are the defaults of the algorithm's file, ",
-        Emphasis("tuned for this one"),
-        " the best configuration of this environment, ",
-        Emphasis("tuned once for all"),
-        " that with the best mean over the environments; both are chosen without the seed that "
-        "they are scored by. ",
-        Emphasis("Sensitivity"),
-        " is the mean gain from tuning for each environment over tuning once for all (Adkins et "
-        "al., 2024). Intervals are over seeds only: environments and configurations are fixed.",
+        'Scores are normalised (0: random policy, 1: reference) final returns. "Untuned": the '
+        'defaults of the algorithm\'s file. "Tuned for this one": the best configuration of this '
+        'environment. "Tuned once for all": that with the best mean over the environments. Both '
+        "are chosen without the seed that they are scored by. Sensitivity is the mean gain from "
+        "tuning for each environment over tuning once for all (Adkins et al., 2024). Intervals are "
+        "over seeds only: environments and configurations are fixed."
     )
     if summary:
         yield Table("sensitivity", SUMMARY, summary)
@@ -328,23 +301,17 @@ def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
     )
 
 
-def figure_of(group: Together) -> Figure:
+def figure_of(studies: Sequence[Study]) -> Figure:
     """A row of panels per environment, a column per hyperparameter."""
+    algo = studies[0].algo
     sizes = dict.fromkeys(
-        f"{s.result['trials']} configurations x {len(s.about['seeds'])} seeds"
-        for s in group.studies
+        f"{s.result['trials']} configurations x {len(s.about['seeds'])} seeds" for s in studies
     )
-    return Figure(
-        f"sensitivity-{group.algo}",
-        f"Score of {printable(display(group.algo))} against each hyperparameter",
-        "scatter_grid",
-        {
-            "panels": [panel for study in group.studies for panel in panels_of(study)],
-            "ylabel": "normalised score",
-            "bins": BINS,
-            "legend": f"Points: {' or '.join(sizes)}. Lines: means of {BINS} parts, 95% intervals.",
-        },
-    )
+    legend = f"Points: {' or '.join(sizes)}. Lines: means of {BINS} parts, 95% intervals."
+    panels = [panel for study in studies for panel in panels_of(study)]
+    label = f"Score of {printable(display(algo))} against each hyperparameter"
+    data = {"panels": panels, "ylabel": "normalised score", "bins": BINS, "legend": legend}
+    return Figure(f"sensitivity-{algo}", label, "scatter_grid", data)
 
 
 def panels_of(study: Study) -> list[Panel]:
@@ -365,22 +332,11 @@ def panels_of(study: Study) -> list[Panel]:
 
 def origins_of(studies: Sequence[Study]) -> Fold:
     """The folder, command, commit and seeds of every study."""
-    stale = sum(part_is_stale(study.about) for study in studies)
-    items = [
-        Item(
-            (f"{display(study.algo)} on {study.env}: ", Link(folder_of(study), file=study.path)),
-            Items(
-                [
-                    Code(study.about["command"]),
-                    f"commit {study.about['code']['commit']}, seeds {ranges(study.about['seeds'])}",
-                ]
-            ),
-        )
-        for study in studies
-    ]
-    return Fold(provenance_line(len(studies), "command", stale), [Items(items)])
-
-
-def folder_of(study: Study) -> str:
-    """`studies/CartPole-v1/ppo/fac7a90a`, of a folder of results."""
-    return "/".join(study.path.parts[-4:])
+    items = []
+    for study in studies:
+        about, folder = study.about, "/".join(study.path.parts[-4:])
+        code = f"commit {about['code']['commit']}, seeds {ranges(about['seeds'])}"
+        name = (f"{display(study.algo)} on {study.env}: ", Link(folder, file=study.path))
+        items.append(Item(name, Items([Code(about["command"]), code])))
+    stale = [part_is_stale(study.about) for study in studies]
+    return folded_origins("command", stale, [Items(items)])

@@ -78,20 +78,10 @@ def device_section(stored: Stored, heading: str, device: str) -> list[Block]:
     sentence = summary(stored) if device == "cpu" else ""
     outcome = [Outcome(sentence)] if sentence else []
     place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
-    figure = Figure(
-        f"speed-{device}",
-        "Timesteps per second over the number of seeds",
-        "lines",
-        {
-            "panels": panels,
-            "first": SYSTEMS,
-            "xlabel": "seeds at once",
-            "ylabel": "timesteps/s",
-            "legend": "medians over repeats",
-            "log_x": True,
-            "log_y": True,
-        },
-    )
+    label = "Timesteps per second over the number of seeds"
+    axes = {"xlabel": "seeds at once", "ylabel": "timesteps/s", "log_x": True, "log_y": True}
+    data = {"panels": panels, "first": SYSTEMS, "legend": "medians over repeats", **axes}
+    figure = Figure(f"speed-{device}", label, "lines", data)
     about = Text(
         "Timesteps per second of all seeds together, training and logging, evaluation off, "
         f"{place}. SB3 trains one seed at a time: S seeds run at the same timesteps/s and take S "

@@ -18,11 +18,11 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Emphasis,
     Figure,
     Outcome,
     Table,
     Text,
+    curves,
     folded_if_long,
 )
 from manyseeds.benchmarks.chapters.differences import claim_word, lies_above
@@ -98,31 +98,18 @@ def planning(runs: Sequence[StoredRun]) -> Iterator[Block]:
             f"{max(apart):.0e}, over {plural(len(apart), 'pair')} of an environment and gamma."
         )
     if panels:
-        yield Figure(
-            "value_iteration",
-            "Bellman residual of value iteration over sweeps",
-            "lines",
-            {
-                "panels": panels,
-                "xlabel": "sweep",
-                "ylabel": "Bellman residual",
-                "legend": "value iteration",
-                "log_y": True,
-                "columns": 4,
-                "floors": dict.fromkeys(panels, 1e-12),
-            },
-        )
+        label = "Bellman residual of value iteration over sweeps"
+        axes = {"xlabel": "sweep", "ylabel": "Bellman residual", "legend": "value iteration"}
+        more = {"log_y": True, "columns": 2, "floors": dict.fromkeys(panels, 1e-12)}
+        yield Figure("value_iteration", label, "lines", {"panels": panels, **axes, **more})
     yield Text(
         Code("policy_iteration.py"),
         " and ",
         Code("value_iteration.py"),
         " on the exact model, until every value is within 1e-10 of the optimum (relative where "
-        "values are above 1). The ",
-        Emphasis("residual"),
-        " is the Bellman residual, the largest change of a value by another sweep. The ",
-        Emphasis("return"),
-        " is that of the greedy policy, undiscounted and under the time limit; the optimal policy "
-        "for a small gamma may not be optimal under the time limit.",
+        "values are above 1). The residual is the Bellman residual, the largest change of a value "
+        "by another sweep. The return is that of the greedy policy, undiscounted and under the "
+        "time limit; the optimal policy for a small gamma may not be optimal under the time limit.",
     )
     yield folded_if_long("Iterations, residuals and returns", Table("planning", PLANNING, rows))
     for algo in BOTH:
@@ -138,14 +125,11 @@ def plan_figure(algo: str, plan: Planned) -> list[Block]:
         steps = replay.steps
         if algo == "value_iteration":
             steps = steps[1:]  # sweep 0 is all zeros
-        boards = [replay.board(k) for k in steps]
-        pictures = [
-            board._replace(
-                title=printable(board.title.replace(algo, display(algo))),
-                best=greedy_actions(run.env, replay.gamma, board),
-            )
-            for board in boards
-        ]
+        pictures = []
+        for board in map(replay.board, steps):
+            title = printable(board.title.replace(algo, display(algo)))
+            best = greedy_actions(run.env, replay.gamma, board)
+            pictures.append(board._replace(title=title, best=best))
         if not pictures:
             raise ValueError("has no steps to draw")
         label = f"Values and greedy actions of {display(algo)}"
@@ -258,16 +242,11 @@ def prediction(runs: Sequence[StoredRun]) -> Iterator[Block]:
         " and ",
         Code("td_prediction.py"),
         ": estimated values of the random policy against the exact ones, over the states that it "
-        "visits. ",
-        Emphasis("RMS error"),
-        " is computed per seed; the table has its mean over n seeds with the interval over seeds. ",
-        Emphasis("Bias"),
-        " and ",
-        Emphasis("standard deviation"),
-        " decompose the final error: the error of the mean of the seeds' values, and the deviation "
-        "of the seeds from that mean, both as root mean squares over states. ",
-        Emphasis("Bias by chance"),
-        " is the bias expected of n unbiased seeds, standard deviation / sqrt(n - 1).",
+        "visits. The RMS error is computed per seed; the table has its mean over n seeds with the "
+        "interval over seeds. Bias and standard deviation decompose the final error: the error of "
+        "the mean of the seeds' values, and the deviation of the seeds from that mean, both as "
+        "root mean squares over states. The bias by chance is that expected of n unbiased seeds, "
+        "standard deviation / sqrt(n - 1).",
     )
     yield Text(
         "The bias of the initial values V = 0 vanishes; a constant alpha leaves a bias of the "
@@ -288,13 +267,9 @@ def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
         ("bias-variance", "Bias and standard deviation", split, "error of the values", same),
     ):
         if panels and all(panels.values()):
-            yield Figure(
-                f"prediction-{name}-{file_name(env)}",
-                f"{what} of predicted values on {printable(env)}",
-                "lines",
-                {"panels": panels, "xlabel": "episodes", "share_y": True}
-                | {"ylabel": ylabel, "legend": legend},
-            )
+            label = f"{what} of predicted values on {printable(env)}"
+            axes = {"xlabel": "episodes", "ylabel": ylabel, "legend": legend, "share_y": True}
+            yield curves(f"prediction-{name}-{file_name(env)}", label, panels, **axes)
 
 
 # ---- Along the cliff ------------------------------------------------------------------
@@ -353,18 +328,9 @@ def cliff(found: Sequence[StoredRun]) -> Iterator[Block]:
                 panels[title][name] = line
     if not rows:
         return
-    figure = Figure(
-        "cliff",
-        "Online and greedy returns on CliffWalking",
-        "lines",
-        {
-            "panels": panels,
-            "floors": {"online, while exploring": -100.0, "greedy": -40.0},
-            "xlabel": "timesteps per seed",
-            "ylabel": "return",
-            "legend": "mean over seeds, 95% interval",
-        },
-    )
+    label = "Online and greedy returns on CliffWalking"
+    floors = dict(zip(panels, (-100.0, -40.0), strict=True))
+    figure = curves("cliff", label, panels, floors=floors, ylabel="return")
     about = Text(
         "The shortest path, return -13, runs along the edge, the safest, -17, along the opposite "
         "wall. Exact returns with exploration, epsilon 0.1: -45.8 for the edge, -20.8 for the row "

@@ -11,7 +11,7 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
+from manyseeds.benchmarks.store.results import Scores, differences, parity, verdict_text
 from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -81,6 +81,21 @@ class Method:
         return display(self.algo) + (" (stale)" if self.stale else "")
 
     @property
+    def n(self) -> str:
+        """The number of seeds."""
+        return str(len(self.summaries))
+
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """The cells that begin a row: task, method, n."""
+        return self.task, self.label, self.n
+
+    @property
+    def changed(self) -> str:
+        """What differs from the plain command: `epochs 4 (not 1)`."""
+        return differences(self.settings, self.plain_settings or self.settings)
+
+    @property
     def worths(self) -> list[Worth]:
         """Of each seed, by the headline."""
         return [worth for summary in self.summaries for worth in worths_of(summary).values()]
@@ -97,17 +112,23 @@ class Method:
         found = [summary[when].get(name) for summary in self.summaries]
         return np.array([np.nan if x is None else x for x in found])
 
-    def text(self, name: str, when: str = "final", digits: int = 3) -> str:
-        """Mean with interval over seeds, empty where a seed has no such measure."""
-        values = self.values(name, when)
-        if np.isnan(values).any():
-            return ""
-        return stats.estimate(values, "mean").text(digits)
+    def text(self, name: str, digits: int = 3) -> str:
+        """Mean after the training with its interval, empty where a seed has no such measure."""
+        values = self.values(name)
+        return "" if np.isnan(values).any() else stats.estimate(values, "mean").text(digits)
 
     def mean_text(self, name: str, when: str = "final", digits: int = 3) -> str:
         """Mean over seeds without its interval, empty where a seed has no such measure."""
         values = self.values(name, when)
         return "" if np.isnan(values).any() else f"{values.mean():.{digits}f}"
+
+    def means(self, name: str, digits: int = 3) -> tuple[str, str]:
+        """A measure before the training and after it."""
+        return self.mean_text(name, "initial", digits), self.mean_text(name, digits=digits)
+
+    def both(self, name: str, digits: int = 3) -> tuple[str, str]:
+        """The same, with the interval of that after it."""
+        return self.mean_text(name, "initial", digits), self.text(name, digits=digits)
 
     def gain(self) -> str:
         """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
@@ -117,6 +138,10 @@ class Method:
     def has(self, name: str) -> bool:
         """Whether the curves of all seeds have a measure."""
         return all(name in rows for rows in self.frames)
+
+    def metrics(self, name: str) -> list[pd.DataFrame]:
+        """A metric of the training of each seed, over samples."""
+        return [read_table(part / "metrics.parquet", ("samples", name)) for part in self.parts]
 
     def _frames(self) -> list[pd.DataFrame]:
         """The curve of each seed, and at which of its points each row was due."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -55,12 +55,12 @@ def read(path: Path, shape: Shape) -> Any:
         return content
 
 
-def section_of(path: Path, shape: Shape, write: Callable[[Any], Sequence[Item]]) -> Sequence[Item]:
+def section_of(path: Path, shape: Shape, write: Callable[[Any], Iterable[Item]]) -> Sequence[Item]:
     """What `write` makes of a JSON file; nothing without one, and, with a line that says so, for
     one that holds something else than it should."""
     with left_out(path):
         if os.path.lexists(path):
-            return write(read(path, shape))
+            return list(write(read(path, shape)))
     return ()
 
 

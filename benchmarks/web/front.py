@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from manyseeds.benchmarks.chapters.blocks import Figure
+from manyseeds.benchmarks.chapters.differences import difference_of
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x
-from manyseeds.benchmarks.chapters.evidence import difference_of
 from manyseeds.benchmarks.chapters.front_page import shown_environment
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair
@@ -46,6 +46,7 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
         "film": film,
         "charts": list(map(figure_json, figures)),
         "verdicts": overview.counted(words),
+        "margin": MARGIN,
         "comparisons": len(words),
         "best": best_algorithms(deep),
         "speeds": speeds,
@@ -91,7 +92,7 @@ def verdict_panels(found: Sequence[Pair]) -> dict[str, list[Difference]]:
     for pair in sorted(found, key=lambda pair: (place_of(pair.algo), place_of_env(pair.env))):
         if verdict := pair.verdict("final"):
             href = f"{environment_file(pair.env)}#algorithms={quote(pair.algo)}&sb3=1"
-            row = difference_of(verdict, pair.env)._replace(href=href)
+            row = difference_of(pair.env, verdict.parity)._replace(href=href)
             panels.setdefault(printable(display(pair.algo)), []).append(row)
     return panels
 

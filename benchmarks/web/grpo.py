@@ -182,4 +182,9 @@ def page_of(stored: dict[str, Any]) -> Page:
         "largest": MOST,
         "without_scripts": advantages_of(first, settings["grpo"]),
     }
-    return Page("grpo.html", "GRPO", "grpo.html.j2", context, SCRIPTS, group="Learn")
+    about = (
+        "A group of completions under GRPO, Dr. GRPO, DAPO and PPO, token by token: advantages, "
+        "clipping, KL and losses, and the exact bias of keeping mixed groups only."
+    )
+    file, template = "grpo.html", "grpo.html.j2"
+    return Page(file, "GRPO", template, context, SCRIPTS, group="Learn", description=about)

@@ -15,7 +15,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Cell,
     Claim,
     Code,
-    Emphasis,
     Figure,
     Fold,
     Heading,
@@ -139,8 +138,8 @@ class Writer:
             )
             for row in block.rows
         )
-        notes = " ".join(filter(None, (block.note, block.few_seeds)))
-        note = Markup('\n<p class="note">{}</p>').format(printable(notes)) if notes else EMPTY
+        few = block.few_seeds
+        note = Markup('\n<p class="note">{}</p>').format(few) if few else EMPTY
         table = Markup(
             '<div class="scroll" tabindex="0" role="group" aria-label="Table: {}">\n<table>\n'
             "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>\n</div>{}"
@@ -166,8 +165,6 @@ class Writer:
                 return Markup("<code>{}</code>").format(printable(inline.text))
             case Strong():
                 return Markup("<strong>{}</strong>").format(self.inline(inline.text))
-            case Emphasis():
-                return Markup("<em>{}</em>").format(self.inline(inline.text))
             case Mark():
                 text = Markup('<span id="{}">{}</span>')
                 return text.format(inline.anchor, self.inline(inline.text))
@@ -178,7 +175,7 @@ class Writer:
 
     def link(self, link: Link) -> Markup:
         """A link, or its label alone where the site lacks what it leads to."""
-        target = link.url or (self.targets.get(link.page, "") if link.page else "")
+        target = self.targets.get(link.page, "") if link.page else ""
         if link.anchor and (target or not (link.page or link.file)):
             target = f"{target}#{link.anchor}"
         label = self.inline(link.label)

@@ -12,13 +12,15 @@ from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.front_page import (
     SIGNS,
     best_score,
+    environments_of,
+    grid,
     is_best,
     outcome,
     score,
     short,
 )
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
-from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, left_out, read
 from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.web import code
@@ -108,18 +110,14 @@ def pages(store: Store) -> list[Page]:
 
 def matrix(title: str, found: Sequence[Pair]) -> Matrix:
     """The same cells as the first table of results/README.md."""
-    by_cell = {(pair.algo, pair.env): pair for pair in found}
-    algos = sorted({pair.algo for pair in found}, key=place_of)
-    envs = sorted({pair.env for pair in found}, key=place_of_env)
-    best = {env: best_score([pair for pair in found if pair.env == env]) for env in envs}
     rows = []
-    for algo in algos:
-        cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
+    for algo, cells in grid(found, cell).items():
         file = f"algos/{algo}.py"
         link = code.file_of(file) if file in code.paths() else ""
         rows.append(MatrixRow(shown(algo), link, cells, counted([c.word for c in cells])))
-    names = [", ".join(row.name for row in rows if row.cells[i].best) for i in range(len(envs))]
-    return Matrix(title, [(printable(env), environment_file(env)) for env in envs], rows, names)
+    columns = [(printable(env), environment_file(env)) for env in environments_of(found)]
+    best = [", ".join(row.name for row in rows if row.cells[i].best) for i in range(len(columns))]
+    return Matrix(title, columns, rows, best)
 
 
 def shown(algo: str) -> str:
@@ -157,20 +155,17 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
 def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
     """Ten seeds at once, as multiples of SB3, and what was measured on; empty without either."""
     path = find_file(store.results, "throughput.json")
-    found: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     about: dict[str, Any] = {}
     with left_out(path):
         stored = read(path, speed.STORED) if path.exists() else {}
-        for algo, subject in speed.SUBJECTS.items():
-            if algo not in stored or "sb3" not in subject.peers:
-                continue
-            rows = [r for r in stored[algo]["rows"] if r["seeds"] == speed.SHOWN_SEEDS]
-            by_system = {r["system"]: r for r in rows}
-            if speed.OURS in by_system:
-                found.append((display(algo), by_system[speed.OURS], by_system.get("rejax")))
-                cpu = printable(stored[algo]["machine"]["cpu"])
-                about = {"seeds": speed.SHOWN_SEEDS, "env": subject.env, "cpu": cpu}
-    longest = max((row["ratio_high"] for _, row, _ in found), default=1.0)
+        found = speed.against_sb3(stored)
+        for algo in [*found][-1:]:
+            cpu, env = printable(stored[algo]["machine"]["cpu"]), speed.SUBJECTS[algo].env
+            about = {"seeds": speed.SHOWN_SEEDS, "env": env, "cpu": cpu}
+    ours = {display(algo): rows[speed.OURS] for algo, rows in found.items()}
+    peers = [rows.get("rejax") for rows in found.values()]
+    longest = max((row["ratio_high"] for row in ours.values()), default=1.0)
     shown = [
         Speed(
             name,
@@ -179,7 +174,7 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
             round(100 * max(0.0, row["ratio"]) / longest, 1) if longest > 0 else 0.0,
             f"{peer['ratio']:.0f}" if peer else "",
         )
-        for name, row, peer in found
+        for (name, row), peer in zip(ours.items(), peers, strict=True)
     ]
     return shown, about
 
@@ -198,7 +193,7 @@ class Listed:
 def environments_page(found: Sequence[Pair]) -> list[Page]:
     """The list of environments; none without runs."""
     rows = []
-    for env in sorted({pair.env for pair in found}, key=place_of_env):
+    for env in environments_of(found):
         here = [pair for pair in found if pair.env == env and pair.ours]
         best = best_score(here)
         first = [shown(pair.algo) for pair in here if is_best(pair, best)]

@@ -6,7 +6,6 @@ from typing import Any
 
 from manyseeds.benchmarks.store.methods import Method
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import differences
 from manyseeds.benchmarks.store.stored import left_out
 from manyseeds.benchmarks.store.whole import Store
 from manyseeds.errors import printable
@@ -26,8 +25,7 @@ def of(store: Store) -> list[dict[str, Any]]:
 
 def name_of(method: Method) -> str:
     """`GRPO`, or with the settings that are not the script's own: `GRPO, epochs 4 (not 1)`."""
-    changed = differences(method.settings, method.plain_settings or method.settings)
-    return printable(", ".join(filter(None, (display(method.algo), changed))))
+    return printable(", ".join(filter(None, (display(method.algo), method.changed))))
 
 
 def seed_json(method: Method, index: int) -> dict[str, Any]:

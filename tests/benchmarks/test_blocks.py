@@ -13,7 +13,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Emphasis,
     Figure,
     Fold,
     Heading,
@@ -76,19 +75,18 @@ def test_stored_text_is_text_in_every_format(text: str, tmp_path: Path) -> None:
         "": (text, " ", text),
         "code": Code(text),
         "strong": Strong(text),
-        "em": Emphasis(text),
-        "a": Link(text, url="https://example.org"),
+        "a": Link(text, page="x.md"),
     }
     for tag, piece in pieces.items():
         table = Table("t", ("x", text), [(piece, Lines(text, piece)), (Sides(text, piece), "")])
         blocks: list[Block] = [
             Text("Is ", piece, "."),
-            Text("!", Link(text, url="x")),
+            Text("!", Link(text, page="x.md")),
             table,
             Fold(text, [Items([piece])]),
         ]
         page = of_markdown(Writer(tmp_path, tmp_path).blocks(blocks))
-        site = Shown(str(html.Writer({}).blocks(blocks)))
+        site = Shown(str(html.Writer({"x.md": "x.html"}).blocks(blocks)))
         for shown in (page, site):
             assert f"Is {text_of(piece)}." in shown.text
             assert shown.text.count(text) >= 7, shown.text

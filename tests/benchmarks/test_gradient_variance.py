@@ -179,7 +179,7 @@ def test_factors_and_cosines() -> None:
             "q": (10.0, -1.0, 2.0),
         }
     )
-    blocks = chapter.comparison(stored)
+    blocks = [*chapter.comparison(stored)]
     tables = tables_of(blocks)
     rows = {row[1]: row for row in tables["gradient-variance"]}
     assert rows["R(tau)"][5] == ""

@@ -230,7 +230,7 @@ def test_file_names_stay_in_their_folder() -> None:
 
 def test_tables_for_programs_and_for_papers_hold_text() -> None:
     rows: list[tuple[Cell, ...]] = [
-        (Sides(Link("1", url="x"), "{b}_^~\\"), Lines(Strong("undecided"), "+0.1 50% & more")),
+        (Sides(Link("1", page="x"), "{b}_^~\\"), Lines(Strong("undecided"), "+0.1 50% & more")),
         ("=1+1", "-2.0"),
     ]
     text = cells_of(Table("", ("a", "b"), rows))

@@ -134,7 +134,7 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     ]  # fmt: skip
     blocks = [*chapter.zero_section([weak, *strong], tmp_path)]
     none, *some = verdicts(blocks)
-    least = "pass@1 after minus before: GRPO from tiny-base (the weakest of 4 comparisons; 3 agree"
+    least = "pass@1 after minus before: GRPO from tiny-base, n = 5 (the weakest of 4"
     assert none.startswith(f"in part: +0.000 [+0.000, +0.000], {least}")
     # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
     assert some[0].startswith("in part: -0.648 [")

@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def make_runs(tmp_path: Path, monkeypatch: Patch) -> Path:
-    for module in (policy_gradients, critic_cost):
+    for module in (suite, critic_cost):
         monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
     preset = Preset({"num_envs": 2, "total_timesteps": BUDGET}, "a test")
     monkeypatch.setitem(a2c.PRESETS, "CartPole-v1", preset)
@@ -65,7 +65,7 @@ def train_all() -> None:
 @pytest.mark.slow
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
     loaded = [load_result(folder) for folder in open_runs(results)]
-    weights = policy_gradients.weights_section(loaded)
+    weights = [*policy_gradients.weights_section(loaded)]
     for row in tables_of(weights)["reinforce-weights"]:
         weight = row[0]
         (result,) = (r for r in loaded if r.config.get("weight") == weight)
@@ -76,7 +76,7 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
             noise = rows["grad_variance"].sum()
             ratios.append(((rows["grad_norm"] ** 2).sum() - noise) / noise)
         assert row[-1] == stats.estimate(ratios, "mean").text(2)
-    advantages = policy_gradients.advantages_section(loaded)
+    advantages = [*policy_gradients.advantages_section(loaded)]
     found = tables_of(advantages)["grpo-advantages"]
     rows = {row[1]: row for row in found if row[0] == "CartPole-v1"}
     assert list(rows) == ["return to go", "outcome, no std", "PPO, with a critic"]  # not gamma 0.5
@@ -96,7 +96,7 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
 
 def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     loaded = [load_result(folder) for folder in open_runs(results)]
-    section = policy_gradients.estimators_section(loaded)
+    section = [*policy_gradients.estimators_section(loaded)]
     rows = {row[1]: row for row in tables_of(section)["a2c-advantages"]}
     # Not gamma 0.5, and nothing of what is not trained.
     assert list(rows) == ["GAE, lambda 0.95", "n-step, n = 1", "preset: GAE, lambda 1, 5 steps"]
@@ -116,7 +116,7 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     (claim,) = (x for x in section if isinstance(x, Claim))
     assert claim.figure
     assert [row.label for row in claim.figure.data["panels"]["CartPole-v1"]] == ["n-step, n = 1"]
-    assert not policy_gradients.estimators_section([])
+    assert not [*policy_gradients.estimators_section([])]
 
 
 def test_cost_of_the_critic(results: Path, tmp_path: Path, monkeypatch: Patch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import evidence
 from manyseeds.benchmarks.chapters.blocks import Claim
+from manyseeds.benchmarks.chapters.differences import difference_of
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, decide
 from manyseeds.benchmarks.measurements import error_rates
@@ -121,8 +122,8 @@ def test_verdicts_together() -> None:
     pooled = 2**0.5 * evidence.z_of(worse.parity)
     assert evidence.together_row([worse, worse], "x")[-1] == f"{pooled:+.2f}, p<0.001"
     assert evidence.together_row([same], "x")[-3:] == ("0 of 0", "-", "-")
-    assert evidence.difference_of(better, "x").low > 0
-    row = evidence.difference_of(same, "a, b")
+    assert difference_of("x", better.parity).low > 0
+    row = difference_of("a, b", same.parity)
     assert (row.label, row.value, row.word, row.n) == ("a, b", 0, "saturated", 10)
     assert np.isnan([row.low, row.high]).all()
 

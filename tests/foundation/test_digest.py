@@ -458,13 +458,6 @@ def test_a_file_of_any_form_is_read(before: str, after: str | None, tmp_path: Pa
     assert digest_of(before) != changed
 
 
-def test_records_that_name_a_former_place_are_of_the_present_one() -> None:
-    for name in ("sb3_baseline:PPOBaseline", "trl_baseline:train"):
-        now = f"manyseeds.benchmarks.baselines.{name}"
-        former = code_digest([f"manyseeds.benchmarks.{name}"])
-        assert former == code_digest([now]) != code_digest([f"{now}x"])
-
-
 def test_names_of_files_do_not_count(tmp_path: Path) -> None:
     digests = set()
     for texts in ("12", "21"):
