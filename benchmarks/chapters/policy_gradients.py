@@ -260,7 +260,7 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
         "Schulman et al., 2016, arXiv 1506.02438",
         answers,
         f"by {MEASURES['auc']}",
-        verdict_forest(figure, label, speed, "minus GAE"),
+        verdict_forest(figure, label, speed, "other minus GAE"),
         [
             Text(
                 "A comparison is true if the verdict on the other estimator is worse, false if it "

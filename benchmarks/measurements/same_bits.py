@@ -36,6 +36,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -676,9 +677,10 @@ def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     if source == "manyseeds":
         begins = [getattr(found, name) for name in ("train", "solve") if hasattr(found, name)]
     else:  # no script imports another one, so their baselines are not asked
-        # Parts that were trained before 2026-11-26 name their code without the package.
-        begins = [x.removeprefix(f"{PACKAGE}.") for x in config["code"]["origins"]]
-        begins = [f"{PACKAGE}.{x}" for x in begins if x.startswith("benchmarks.")]
+        # Parts that were trained before 2026-11-26 name their code without the package or the room.
+        own = re.compile(rf"(?:{PACKAGE}\.)?benchmarks\.(?:baselines\.)?(.*)")
+        named = filter(None, map(own.fullmatch, config["code"]["origins"]))
+        begins = [f"{PACKAGE}.benchmarks.baselines.{x[1]}" for x in named]
     settings = from_identity(found.Config, config["config"])
     origins = sorted({*map(origin_of, begins), *settings.origins()})
     for origin in origins:
@@ -729,8 +731,9 @@ def restamp(old: str, before: dict[Path, Code], equal: set[Trains]) -> tuple[int
 
 
 def says(part: Path, code: Code) -> bool:
-    """Whether a part says that its code is some code."""
-    return bool(read_json(part / "config.json")["code"]["digest"] == code.digest)
+    """Whether a part says that its code is some code, and where that begins."""
+    said = read_json(part / "config.json")["code"]
+    return bool(said["digest"] == code.digest and said["origins"] == code.origins)
 
 
 def stamp_study(study: Path, code: dict[str, Any]) -> None:

@@ -70,12 +70,14 @@ def pages(store: Store) -> list[Page]:
 def chapter_page(chapters: Sequence[Chapter], store: Store) -> Page | None:
     """The page of some chapters, named after the first; None without content."""
     sections: list[Section] = []
+    abouts: list[str] = []
     writer = Writer(targets_of(store))
     for chapter in chapters:
         if blocks := list(chapter.write(store)):
             headings = [
                 (slug(x.text), x.text) for x in blocks if isinstance(x, Heading) and x.level == 2
             ]
+            abouts.append(chapter.about)
             name = chapter.file.removesuffix(".md")
             sections.append(Section(chapter.title, name, writer.blocks(blocks), headings))
     if not sections:
@@ -89,5 +91,5 @@ def chapter_page(chapters: Sequence[Chapter], store: Store) -> Page | None:
         template = "language.html.j2"
         context["transcripts"] = found
         scripts = (*SCRIPTS, "static/transcripts.js")
-    about = f"{title}: {chapters[0].about}."
+    about = f"{title}: {'; '.join(abouts)}."
     return Page(page_of(file), title, template, context, scripts, description=about)

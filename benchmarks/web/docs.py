@@ -125,8 +125,8 @@ def description(name: str, headings: Sequence[str]) -> str:
     for heading in headings:
         if len(about) + len(heading) > DESCRIPTION:
             break
-        about += ("; " if ": " in about else ": ") + heading.removesuffix(".")
-    return f"{about}."
+        about += (": " if about == name else "; ") + heading
+    return about
 
 
 @cache

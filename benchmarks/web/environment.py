@@ -52,7 +52,7 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
     }
     scripts = (*CHARTS, "static/copy.js", "static/environment.js", TABLES)
     file, title = environment_file(env), printable(env)
-    about = f"Learning curves, scores and verdicts of all algorithms on {title}, of every seed."
+    about = f"Learning curves of every seed, and scores and verdicts of all algorithms, on {title}."
     listed, template = "environments.html", "environment.html.j2"
     return Page(file, title, template, context, scripts, listed, description=about)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from manyseeds.benchmarks.chapters.blocks import Figure
 from manyseeds.benchmarks.chapters.differences import difference_of
@@ -90,7 +91,7 @@ def verdict_panels(found: Sequence[Pair]) -> dict[str, list[Difference]]:
     panels: dict[str, list[Difference]] = {}
     for pair in sorted(found, key=lambda pair: (place_of(pair.algo), place_of_env(pair.env))):
         if verdict := pair.verdict("final"):
-            href = f"{environment_file(pair.env)}#algorithms={pair.algo}&sb3=1"
+            href = f"{environment_file(pair.env)}#algorithms={quote(pair.algo)}&sb3=1"
             row = difference_of(pair.env, verdict.parity)._replace(href=href)
             panels.setdefault(printable(display(pair.algo)), []).append(row)
     return panels

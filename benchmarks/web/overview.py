@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from manyseeds.benchmarks.chapters import speed
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
@@ -133,7 +134,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
         if not applies(algo, env):
             return MatrixCell("no")
         return MatrixCell("missing" if is_due(algo, env) else "")
-    href = f"{environment_file(env)}#algorithms={algo}"
+    href = f"{environment_file(env)}#algorithms={quote(algo)}"
     if pair.ours is None:
         return MatrixCell("missing", href)
     verdict, text = pair.verdict("final"), score(pair)

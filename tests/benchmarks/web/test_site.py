@@ -17,6 +17,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -144,6 +145,7 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
         assert "<script>alert" not in page.read_text()
         assert "javascript:" not in re.sub(r">[^<]*<", "><", page.read_text())
         assert evil in text_of(page)
+    assert f"#algorithms={quote(SCRIPT)}" in (out / "results.html").read_text()
     (run,) = data_of(pages[0])["runs"]
     assert evil in run["origins"][0]["command"]
 
