@@ -44,17 +44,16 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
     sets = shared_sets(scores)
     if not sets:
         return
-    panels = {}
+    panels: dict[str, dict[str, Line]] = {}
     rows = []
     for shared in sets:
-        lines = {}
         for algo in shared.algos:
             tasks = tasks_of(scores[algo], shared.envs)
             n = f"{len(tasks)} x {len(tasks[0])}"
             cells = (stats.estimate(tasks, name).text(3) for name in ("iqm", "mean"))
             rows.append((shared.title, display(algo), n, *cells))
+            lines = panels.setdefault(printable(shared.title), {})
             lines[printable(display(algo))] = profile(tasks)
-        panels[printable(shared.title)] = lines
     yield Text(
         "Normalised final scores (0: random policy, 1: reference) of our runs, on the "
         "environments that algorithms share. An algorithm has the same number of seeds on each "

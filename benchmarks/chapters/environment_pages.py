@@ -242,23 +242,12 @@ def name_cell(pair: Pair) -> Cell:
 def score_table(pairs: Sequence[Pair]) -> Table:
     """A row for each algorithm, ours and SB3's. Without a threshold nothing is said of when it is
     reached."""
-    shown = [
-        name != TO_THRESHOLD or reachable_threshold(pairs[0].headline[0].spec) is not None
-        for name in SCORES
-    ]
-    rows = [list(compress(row, shown)) for row in score_rows(pairs)]
-    name = f"environment-{file_name(pairs[0].env)}"
-    return Table(name, list(compress(SCORES, shown)), rows)
-
-
-def score_rows(pairs: Sequence[Pair]) -> Rows:
-    """The cells of all of SCORES."""
 
     def to_threshold(r: Result) -> str:
         when, seeds = r.threshold_texts()
         return f"{when} ({seeds})" if seeds else when
 
-    return [
+    rows = [
         (
             name_cell(pair),
             sides(pair, pair.seeds_text),
@@ -272,6 +261,10 @@ def score_rows(pairs: Sequence[Pair]) -> Rows:
         )
         for pair in pairs
     ]
+    unknown = reachable_threshold(pairs[0].headline[0].spec) is None
+    shown = [not (unknown and name == TO_THRESHOLD) for name in SCORES]
+    columns, *cells = (list(compress(row, shown)) for row in (SCORES, *rows))
+    return Table(f"environment-{file_name(pairs[0].env)}", columns, cells)
 
 
 def detail_rows(pairs: Sequence[Pair]) -> Rows:

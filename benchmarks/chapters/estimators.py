@@ -66,7 +66,10 @@ def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
         f"{steps['kl']:g} nats per completion."
     )
     yield Heading("Clipping")
-    yield from clip_outcome(stored)
+    yield Text(
+        Strong("Share of the unclipped gradient that remains along its direction, by epsilons:")
+    )
+    yield Items([f"{x['name']}: {share(x, 'left')}" for x in stored["clips"][1:]] or ["none"])
     yield clip_table(stored)
     yield Text(
         f"The policy has moved {steps['clip']:g} nats per completion along the true gradient since "
@@ -160,10 +163,3 @@ def kl_outcome(stored: dict[str, Any]) -> Iterator[Block]:
 def placed(row: dict[str, Any]) -> str:
     """`k2 in the loss`"""
     return f"{row['name']} in the {row['place']}"
-
-
-def clip_outcome(stored: dict[str, Any]) -> Iterator[Block]:
-    """How much of the gradient each clip leaves."""
-    what = "Share of the unclipped gradient that remains along its direction with each pair of "
-    yield Text(Strong(f"{what}epsilons:"))
-    yield Items([f"{x['name']}: {share(x, 'left')}" for x in stored["clips"][1:]] or ["none"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -14,7 +15,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
     Code,
-    Figure,
     Heading,
     Item,
     Items,
@@ -27,7 +27,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Word,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import verdict_forest
+from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
 from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
@@ -192,7 +192,12 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
         "The difference of the mean normalised scores, ours minus SB3's, with its "
         f"{1 - LEVEL:.0%} interval. Differences within the band, ±{MARGIN}, count as equivalent."
     )
-    if figure := forest_of(pairs):
+    panels: Verdicts = {name: {} for name in MEASURES.values()}
+    for pair, (measure, name) in product(pairs, MEASURES.items()):
+        if verdict := pair.verdict(measure):
+            panels[name][f"{pair.env}, {display(pair.algo)}"] = verdict.parity
+    label = "All verdicts against SB3"
+    if figure := verdict_forest("verdicts", label, panels, "ours minus SB3's"):
         yield figure
     rows: Rows = [
         (
@@ -213,19 +218,6 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     )
     together = [together_row(verdicts(pairs, x), name) for x, name in MEASURES.items()]
     yield Table("verdicts-together", TOGETHER, together)
-
-
-def forest_of(pairs: Sequence[Pair]) -> Figure | None:
-    """All verdicts as differences with their intervals, a panel per measure."""
-    panels = {
-        name: {
-            f"{pair.env}, {display(pair.algo)}": verdict.parity
-            for pair in pairs
-            if (verdict := pair.verdict(measure))
-        }
-        for measure, name in MEASURES.items()
-    }
-    return verdict_forest("verdicts", "All verdicts against SB3", panels, "ours minus SB3's")
 
 
 def z_of(parity: Parity) -> float:

@@ -118,15 +118,14 @@ def comparison(stored: dict[str, Any]) -> Iterator[Block]:
             about = name, weight_name(weight), str(stored["seeds"])
             variance = geometric(stage.variance(weight)), geometric(stage.relative(weight))
             factor = "" if weight == WORST else geometric(stage.factor(weight))
-            gradient = weight == REFERENCE
-            cosine = "1, by definition" if gradient else arithmetic(stage.cosine(weight))
+            cosines = stage.cosine(weight)
+            cosine = undetected(cosines) or stats.estimate(cosines, "mean").text(2)
+            cosine = "1, by definition" if weight == REFERENCE else cosine
             rows.append((*about, *variance, factor, cosine))
-    panels = {
-        printable(name): {
-            "": {printable(weight_name(w)): seen(stage.relative(w)) for w in stage.weights}
-        }
-        for name, stage in stages.items()
-    }
+    panels = {}
+    for name, stage in stages.items():
+        values = {printable(weight_name(w)): stage.relative(w) for w in stage.weights}
+        panels[printable(name)] = {"": {w: x[np.isfinite(x)] for w, x in values.items()}}
     yield Outcome(outcome(words, biased))
     yield Figure(
         "gradient-variance",
@@ -236,11 +235,6 @@ def geometric(values: Floats) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def arithmetic(values: Floats) -> str:
-    """A mean over seeds with its interval, likewise."""
-    return undetected(values) or stats.estimate(values, "mean").text(2)
-
-
 def undetected(values: Floats) -> str:
     """`no signal in 2 of 10`, or ''."""
     missing = int(np.isnan(values).sum())
@@ -250,8 +244,3 @@ def undetected(values: Floats) -> str:
 def shown(value: float) -> str:
     """Three digits: `0.0123`, `4.56`, `1,230`, `1.23e+07`."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
-def seen(values: Floats) -> Floats:
-    """The values of the seeds whose signal is seen."""
-    return values[np.isfinite(values)]

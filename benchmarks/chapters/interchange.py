@@ -148,7 +148,7 @@ def details_section(
 
 def details_blocks(
     algo: str, runs: Mapping[str, Mapping[str, Result]], stored: dict[str, Any]
-) -> list[Block]:
+) -> Iterator[Block]:
     """Learning speed of ours with other libraries' details, and the verdicts on it."""
     measured = stored["measurements"]
     ours = {m["env"]: np.array(m["auc"]) for m in measured if m["detail"] == "none"}
@@ -187,27 +187,22 @@ def details_blocks(
                     together.append((NAMES[x], env, *values))
         rows.append((env, detail, str(len(auc)), mean, *verdicts))
     if not rows:
-        return []
+        return
     columns = (*DETAILS, *(f"against {NAMES[x]}" for x in libraries))
     script = ROOT / "benchmarks" / "measurements" / "library_details.py"
-    return [
-        Heading(f"Details behind the differences: {display(algo)}"),
-        Table(
-            f"interchange-details-{algo}-together",
-            ("library", "environment", "difference of ours to it", "with all of its details"),
-            together,
-        ),
-        Text(
-            "The learning speed of our code when it is trained with details of other libraries, "
-            f"one at a time and all together, on the first {stored['seeds']} seeds. 'Undecided' "
-            "does not mean that two are equal. The details, and those that are not imitated, are "
-            "described in ",
-            Link("the script", file=script),
-            ".",
-        ),
-        folded_if_long("One at a time", Table(f"interchange-details-{algo}", columns, rows)),
-        command_text(stored),
-    ]
+    name = f"interchange-details-{algo}"
+    header = ("library", "environment", "difference of ours to it", "with all of its details")
+    yield Heading(f"Details behind the differences: {display(algo)}")
+    yield Table(f"{name}-together", header, together)
+    yield Text(
+        "The learning speed of our code when it is trained with details of other libraries, one at "
+        f"a time and all together, on the first {stored['seeds']} seeds. 'Undecided' does not mean "
+        "that two are equal. The details, and those that are not imitated, are described in ",
+        Link("the script", file=script),
+        ".",
+    )
+    yield folded_if_long("One at a time", Table(name, columns, rows))
+    yield command_text(stored)
 
 
 def check_same(areas: Floats, run: Result | None) -> None:

@@ -92,11 +92,7 @@ def run_of(
     found: Sequence[Method], algo: str, task: str, settings: Mapping[str, Any]
 ) -> Method | None:
     """The run that differs from its plain command by these settings alone."""
-    for m in found:
-        plain = m.plain_settings or {}
-        if (m.algo, m.task) == (algo, task) and m.settings == {**plain, **settings}:
-            return m
-    return None
+    return next((m for m in found if m.is_run_of(algo, task, settings)), None)
 
 
 def metric(m: Method, name: str, share: float = 1.0) -> Floats:

@@ -243,12 +243,8 @@ def speed_blocks(stored: dict[str, Any]) -> list[Block]:
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
         n, command = str(row["repeats"]), Code(row["command"])
         rows.append((display(row["algo"]), changed, *speeds, ratio, n, command, where))
-    return [
-        Text(
-            "Training speed is the median of interleaved repeats on one core, without evaluations."
-        ),
-        folded_if_long("Speed", Table("language-speed", SPEED_COLUMNS, rows)),
-    ]
+    about = "Training speed is the median of interleaved repeats on one core, without evaluations."
+    return [Text(about), folded_if_long("Speed", Table("language-speed", SPEED_COLUMNS, rows))]
 
 
 COST_COLUMNS = (
@@ -263,7 +259,7 @@ def critic_section(found: Sequence[Method], results: Path) -> Sequence[Block]:
     return section_of(path, llm_critic_cost.STORED, partial(critic_blocks, found=found))
 
 
-def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block]:
+def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> Iterator[Block]:
     """The table of llm_critic_cost.json."""
     rows = []
     measured = stored["measurements"]
@@ -273,24 +269,20 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> list[Block
         runs = [
             m
             for m in found
-            if (m.algo, m.task) == (algo, task)
+            if (m.is_run_of(algo, task, {}) or m.is_run_of(algo, task, stored["equal"]))
             and str(m.settings["epochs"]) == passes
-            and (m.plain or m.settings == {**(m.plain_settings or {}), **stored["equal"]})
         ]
         ms = f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}"
         reached = runs[0].reached(TARGETS[task]) if runs else ""
         rows.append((display(algo), passes, *cost_cells(here), ms, reached))
-    return [
-        Text(
-            "Both use their presets on ",
-            Code(task),
-            f". RLHF-PPO also has a row with GRPO's settings, {settings_text(stored['equal'])}. "
-            "Figures are medians of interleaved repeats on one core, without evaluations. Memory "
-            "is the increase during training over the process after its imports.",
-        ),
-        Table("language-critic-cost", COST_COLUMNS, rows),
-        command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}"),
-    ]
+    yield Text(
+        f"Both use their presets on {task}. RLHF-PPO also has a row with GRPO's settings, "
+        f"{settings_text(stored['equal'])}. Figures are medians of interleaved repeats on one "
+        "core, without evaluations. Memory is the increase during training over the process after "
+        "its imports."
+    )
+    yield Table("language-critic-cost", COST_COLUMNS, rows)
+    yield command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
 
 
 def transcript_section(found: Sequence[Method]) -> Iterator[Block]:

@@ -71,31 +71,31 @@ def summary(stored: Stored) -> str:
 # ---- Every algorithm, by the number of seeds ------------------------------------------------
 
 
-def device_section(stored: Stored, heading: str, device: str) -> list[Block]:
+def device_section(stored: Stored, heading: str, device: str) -> Iterator[Block]:
     """Figure and tables of the measurements on a device."""
     if not (panels := lines_of(stored)):
-        return []
-    sentence = summary(stored) if device == "cpu" else ""
-    outcome = [Outcome(sentence)] if sentence else []
-    place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
+        return
+    yield Heading(heading)
+    if device == "cpu" and (sentence := summary(stored)):
+        yield Outcome(sentence)
     label = "Timesteps per second over the number of seeds"
     axes = {"xlabel": "seeds at once", "ylabel": "timesteps/s", "log_x": True, "log_y": True}
     data = {"panels": panels, "first": SYSTEMS, "legend": "medians over repeats", **axes}
-    figure = Figure(f"speed-{device}", label, "lines", data)
-    about = Text(
+    yield Figure(f"speed-{device}", label, "lines", data)
+    place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
+    yield Text(
         "Timesteps per second of all seeds together, training and logging, evaluation off, "
         f"{place}. SB3 trains one seed at a time: S seeds run at the same timesteps/s and take S "
         "times the wall time of one."
     )
-    columns = Text(
+    yield Text(
         "Medians of n interleaved repeats. The ratio is computed within each repeat, with its "
         "range over repeats in brackets. Warm-up: seconds of compilation or capture before that "
         "speed is reached. Fresh process: seconds from the start of the process to the end of one "
         "training, imports and warm-up included. Memory: peak memory of the process, on a GPU "
         "that of the device."
     )
-    tables = [algo_table(algo, stored[algo], device) for algo in SUBJECTS if algo in stored]
-    return [Heading(heading), *outcome, figure, about, columns, *tables]
+    yield from (algo_table(algo, stored[algo], device) for algo in SUBJECTS if algo in stored)
 
 
 def algo_table(algo: str, block: dict[str, Any], device: str) -> Fold:
@@ -136,19 +136,17 @@ def lines_of(stored: Stored) -> dict[str, dict[str, Line]]:
     return panels
 
 
-def rows_section(stored: dict[str, Any]) -> list[Block]:
+def rows_section(stored: dict[str, Any]) -> Iterator[Block]:
     """What hyperparameters of their own cost the rows of a batch."""
     measurements = stored["measurements"]
     times = median(rows_speed.ratios(measurements)[VARIED])
-    return [
-        Heading("Many configurations at once"),
-        Outcome(f"{VARIED} of PPO take {times:.2f} times as long as {PLAIN} with one."),
-        Text(
-            "CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
-            f"{stored['total_timesteps']:,} timesteps per row, a part of a training. Medians of n "
-            "interleaved repeats, with their range in brackets. rejax also has a learning rate for "
-            "each row. SB3 trains one row after another, so one row was measured."
-        ),
-        Table("speed-rows", rows_speed.COLUMNS, rows_speed.cells(measurements)),
-        command_text(stored, versions_text(stored)),
-    ]
+    yield Heading("Many configurations at once")
+    yield Outcome(f"{VARIED} of PPO take {times:.2f} times as long as {PLAIN} with one.")
+    yield Text(
+        "CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
+        f"{stored['total_timesteps']:,} timesteps per row, a part of a training. Medians of n "
+        "interleaved repeats, with their range in brackets. rejax also has a learning rate for "
+        "each row. SB3 trains one row after another, so one row was measured."
+    )
+    yield Table("speed-rows", rows_speed.COLUMNS, rows_speed.cells(measurements))
+    yield command_text(stored, versions_text(stored))

@@ -268,8 +268,8 @@ def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
     ):
         if panels and all(panels.values()):
             label = f"{what} of predicted values on {printable(env)}"
-            axes = {"xlabel": "episodes", "ylabel": ylabel, "legend": legend, "share_y": True}
-            yield curves(f"prediction-{name}-{file_name(env)}", label, panels, **axes)
+            file = f"prediction-{name}-{file_name(env)}"
+            yield curves(file, label, panels, "episodes", ylabel, legend=legend, share_y=True)
 
 
 # ---- Along the cliff ------------------------------------------------------------------

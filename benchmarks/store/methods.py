@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,14 +66,15 @@ class Method:
         """Whether a run has the script's own settings for its task."""
         return self.settings == self.plain_settings
 
+    def is_run_of(self, algo: str, task: str, settings: Mapping[str, Any]) -> bool:
+        """Whether it differs from the plain command of a method by these settings alone."""
+        changed = {**(self.plain_settings or {}), **settings}
+        return (self.algo, self.task, self.settings) == (algo, task, changed)
+
     @property
     def of_experiment(self) -> bool:
         """Whether a run belongs to an experiment of chapters/language_claims.py."""
-        return any(
-            (self.algo, self.task) == (algo, task)
-            and self.settings == {**(self.plain_settings or {}), **settings}
-            for algo, task, _, settings in EXPERIMENTS
-        )
+        return any(self.is_run_of(algo, task, x) for algo, task, _, x in EXPERIMENTS)
 
     @property
     def label(self) -> str:
