@@ -864,9 +864,13 @@ def test_what_stands_beside_own_runs() -> None:
 
 
 def test_own_reports_have_the_chapters_of_their_runs(tmp_path: Path) -> None:
-    ablation = next(cell for cell in SUITES["ablations"] if cell.settings)
+    ablation, plain = (
+        next(cell for cell in SUITES["ablations"] if bool(cell.settings) is changed)
+        for changed in (True, False)
+    )
     for runs, asked in {
         (f"{ENV}/ppo/mine",): {"verdicts.md"},
+        (str(plain.run),): {"verdicts.md"},
         (f"{ENV}/ppo/mine", "Acrobot-v1/ppo/mine"): {"verdicts.md", "aggregate.md"},
         (str(ablation.run),): {"verdicts.md", "ablations.md"},
     }.items():
