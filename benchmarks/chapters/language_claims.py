@@ -348,7 +348,7 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than as much RL alone.",
-        f"{R1}v1, sec. 2.3",
+        f"stages: {R1}v1, sec. 2.3; the comparison is this project's",
         differences("RL again", "RL twice as long"),
         [
             about,
@@ -611,7 +611,7 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     yield judged(
         "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
-        GRPO,
+        "a comparison of this project; the paper argues with memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
         [about, Table("language-equal", EQUAL_COLUMNS, rows)],
         sign=-1,

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote
@@ -19,16 +19,18 @@ import pandas as pd
 import pytest
 
 from manyseeds import envs, record, stats
-from manyseeds.algos import q_learning
+from manyseeds.algos import a2c, q_learning
 from manyseeds.benchmarks import compare, report
 from manyseeds.benchmarks.chapters import evidence, front_page, markdown
 from manyseeds.benchmarks.chapters.blocks import Heading, Outcome, Table, Text
+from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.environment_pages import page_name
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.revised import Revised
 from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.whole import beside
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -844,6 +846,35 @@ def test_report_shows_both_layers_and_writes_beside_the_first(
     report.main(["--publish", "--note", "a test"])
     page = (published / page_name(ENV)).read_text()
     assert [row["algorithm"] for row in table(page, "Scores")] == ["PPO"]
+
+
+def test_what_stands_beside_own_runs() -> None:
+    """Runs on the same environment, with their settings or those of the plain command."""
+    plain = RunFolder.of(from_preset(a2c.Config, a2c.PRESETS, ENV), "a2c").path.name
+    wanted = beside([Path("runs", ENV, "ppo", "mine")])
+    for run, stands in {
+        (ENV, "ppo", "mine"): True,
+        (ENV, "dqn", "mine"): True,
+        (ENV, "a2c", plain): True,
+        (ENV, "sb3-a2c", plain): True,
+        (ENV, "a2c", "other"): False,
+        ("Acrobot-v1", "ppo", "mine"): False,
+    }.items():
+        assert wanted(Path("runs", *run)) is stands, run
+
+
+def test_own_reports_have_the_chapters_of_their_runs(tmp_path: Path) -> None:
+    ablation = next(cell for cell in SUITES["ablations"] if cell.settings)
+    for runs, asked in {
+        (f"{ENV}/ppo/mine",): {"verdicts.md"},
+        (f"{ENV}/ppo/mine", "Acrobot-v1/ppo/mine"): {"verdicts.md", "aggregate.md"},
+        (str(ablation.run),): {"verdicts.md", "ablations.md"},
+    }.items():
+        own: Any = [
+            SimpleNamespace(kind="control", env=run.split("/")[0], path=tmp_path / run)
+            for run in runs
+        ]
+        assert {x.file for x in CHAPTERS if x.is_of(own, tmp_path)} == asked
 
 
 # ---- Revised verdicts -----------------------------------------------------------------

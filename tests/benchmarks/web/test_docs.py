@@ -100,15 +100,18 @@ def test_code_is_text() -> None:
 
 def test_files_of_any_form(tmp_path: Path, monkeypatch: Patch) -> None:
     """What somebody is writing is shown as it is; what a link leads out to is not shown."""
+    root = tmp_path / "root"
     for module in (docs, code):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(module, "ROOT", root)
     monkeypatch.setattr(code, "paths", lambda: ["algos/x.py"])
     for folder in ("algos", "docs"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "algos/x.py").write_bytes(b"PRESETS = {  # \xe9\n")
-    (tmp_path / "docs/a.md").write_bytes(b"# A\n\n\xe9\n")
-    (tmp_path / "docs/b.md").symlink_to(ROOT / "README.md")
-    (tmp_path / "docs/c.md").mkdir()
+        (root / folder).mkdir(parents=True)
+    (tmp_path / "y.png").touch()
+    (root / "algos/x.py").write_bytes(b"PRESETS = {  # \xe9\n")
+    (root / "docs/a.md").write_bytes(b"# A\n\n\xe9 ![y](../../y.png)\n")
+    (root / "docs/b.md").symlink_to(ROOT / "README.md")
+    (root / "docs/c.md").mkdir()
     (page,) = code.pages()
     assert "PRESETS = {" in Markup(page.context["code"]).striptags()
-    assert list(docs.documentation([page]).pages) == ["docs/a.md"]
+    found = docs.documentation([page])
+    assert (list(found.pages), found.pictures) == (["docs/a.md"], {})
