@@ -68,7 +68,8 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
     yield cell_table(scores, pairs)
     yield Heading("IQM over shared environments")
     yield Text("The IQM is the mean of the middle half of all runs; n: environments x seeds.")
-    yield Table("aggregate", COLUMNS, rows)
+    columns = ("environments", "algorithm", "n", "IQM [95%]", "mean [95%]")
+    yield Table("aggregate", columns, rows)
     yield Heading("Performance profiles")
     yield Text(
         "The share of an algorithm's runs with a score above each value. An algorithm whose line "
@@ -88,9 +89,6 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
     for i, shared in enumerate(dict.fromkeys((most, all_algos))):
         yield Heading(f"On {shared.title}", level=3)
         yield improvement_table(f"improvement{f'-{i}' * bool(i)}", scores, shared)
-
-
-COLUMNS = ("environments", "algorithm", "n", "IQM [95%]", "mean [95%]")
 
 
 def normalised(pairs: Sequence[Pair]) -> Scores:

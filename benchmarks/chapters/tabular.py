@@ -275,10 +275,6 @@ def error_figures(env: str, errors: Panels, split: Panels) -> Iterator[Figure]:
 # ---- Along the cliff ------------------------------------------------------------------
 
 CLIFF = "CliffWalking-v1"
-ON_THE_CLIFF = (
-    *("algorithm", "n", "online return, last tenth, mean [95%]"),
-    "final greedy return, mean [95%]",
-)
 
 
 def curve_of(run: StoredRun) -> pd.DataFrame:
@@ -337,7 +333,8 @@ def cliff(found: Sequence[StoredRun]) -> Iterator[Block]:
         "above it, whose greedy return is -15, and -22.3 for the safest path. Expected SARSA has "
         "SARSA's target without the noise of the next action."
     )
-    table = Table("cliff", ON_THE_CLIFF, rows)
+    measures = ("online return, last tenth, mean [95%]", "final greedy return, mean [95%]")
+    table = Table("cliff", ("algorithm", "n", *measures), rows)
     yield cliff_claim(returns, figure, [table, about, *commands([*runs.values()])])
 
 
