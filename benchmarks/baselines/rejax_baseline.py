@@ -243,3 +243,7 @@ def main(args: Sequence[str] | None = None) -> None:
         PACKAGES,
     )
     print_result(folder, config, peer.presets.get(config.env))
+
+
+if __name__ == "__main__":
+    main()

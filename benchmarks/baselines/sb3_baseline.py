@@ -567,3 +567,7 @@ def main(args: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if args is None else args
     if not measured(words, measure=measure):
         complete_run(SB3, Flags, __doc__, words)
+
+
+if __name__ == "__main__":
+    main()

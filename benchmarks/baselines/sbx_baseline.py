@@ -164,3 +164,7 @@ SBX = Peer(
 def main(args: Sequence[str] | None = None) -> None:
     """What the command does."""
     complete_run(SBX, SBXFlags, __doc__, sys.argv[1:] if args is None else args)
+
+
+if __name__ == "__main__":
+    main()

@@ -648,3 +648,7 @@ def main(args: Sequence[str] | None = None) -> None:
     code = Code(config, [train, BASELINES[flags.algo]], LanguageRun.kind_origins())
     complete_seeds_in_turn(folder, code, train_one)
     print_result(folder, config, BASELINES[flags.algo].module.PRESETS.get(config.task))
+
+
+if __name__ == "__main__":
+    main()

@@ -102,3 +102,7 @@ def main(args: Sequence[str] | None = None) -> None:
         "measurements": measurements,
     }
     write_measured(Path(config.results) / "critic_cost.json", stored)
+
+
+if __name__ == "__main__":
+    main()

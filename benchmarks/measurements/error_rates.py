@@ -264,3 +264,7 @@ def main(args: Sequence[str] | None = None) -> None:
         **found,
     }
     write_measured(Path(config.results) / "error_rates.json", stored)
+
+
+if __name__ == "__main__":
+    main()

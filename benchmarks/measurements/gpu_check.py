@@ -464,3 +464,7 @@ def main(args: Sequence[str] | None = None) -> None:
         command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), "--device", "cuda"]
         status |= subprocess.run([*command, "--results", config.results], **ENDING).returncode
     raise SystemExit(min(status, 1))
+
+
+if __name__ == "__main__":
+    main()

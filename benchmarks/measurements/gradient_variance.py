@@ -380,3 +380,7 @@ def main(args: Sequence[str] | None = None) -> None:
         "measurements": measurements,
     }
     write_measured(Path(config.results) / "gradient_variance.json", stored)
+
+
+if __name__ == "__main__":
+    main()

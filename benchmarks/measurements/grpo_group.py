@@ -181,3 +181,7 @@ def main(args: Sequence[str] | None = None) -> None:
         "groups": groups,
     }
     write_measured(Path(config.results) / "grpo_group.json", stored)
+
+
+if __name__ == "__main__":
+    main()

@@ -213,3 +213,7 @@ def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
         print(f"{'all of them':36} {'ppo':5} {'CartPole-v1':25} {slower(ALL)}")
     write_json(file, content)
     print(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -310,3 +310,7 @@ def main(args: Sequence[str] | None = None) -> None:
             print(f"{env:15} {name:28} mean return over the training {mean:.1f}", flush=True)
             stored = {**begun, "seeds": config.seeds, "measurements": measurements}
             write_measured(path, stored)
+
+
+if __name__ == "__main__":
+    main()

@@ -130,3 +130,7 @@ def main(args: Sequence[str] | None = None) -> None:
         "measurements": measurements,
     }
     write_measured(Path(flags.results) / FILE, stored)
+
+
+if __name__ == "__main__":
+    main()

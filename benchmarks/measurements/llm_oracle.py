@@ -540,3 +540,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for row in found["estimators"]:
         print(f"{row['name']:32} cosine {row['cosine']:.6f}, bias {row['bias']:.2e}")
     write_measured(Path(config.results) / FILE, {**begun, **found})
+
+
+if __name__ == "__main__":
+    main()

@@ -214,3 +214,7 @@ def main(args: Sequence[str] | None = None) -> None:
         rows += scores(config, seed)
         made = {"settings": settings_of(config), "rows": rows}
         write_measured(path, {**origin(origins(config), ["transformers"]), **made})
+
+
+if __name__ == "__main__":
+    main()

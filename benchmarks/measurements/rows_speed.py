@@ -152,3 +152,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if any(m["system"] == "rejax" for m in measurements):
         stored["versions"] |= jax_peer.versions()
     write_measured(Path(config.results) / "rows_speed.json", stored)
+
+
+if __name__ == "__main__":
+    main()

@@ -805,3 +805,7 @@ def main(args: Sequence[str] | None = None) -> None:
     print(f"{plural(len(outcomes), 'case')}: {words}, {time.monotonic() - began:.0f} s")
     if unequal:
         raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -163,3 +163,7 @@ def main(args: Sequence[str] | None = None) -> None:
         print("note: no verdicts without --reference", file=sys.stderr)
     path = scores_file(Path(config.results), config.env, config.env_kwargs)
     write_measured(path, {**origin(list(map(origin_of, env.origins()))), **stored})
+
+
+if __name__ == "__main__":
+    main()

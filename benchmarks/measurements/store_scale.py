@@ -206,3 +206,7 @@ def main(args: Sequence[str] | None = None) -> None:
     table = [measure(parts) for parts in (0, *flags.parts)]
     header = ("parts", "files", "bytes", "report", "comparison", f"planning {len(SUITES)} suites")
     print_table("Cost of a store", header, table)
+
+
+if __name__ == "__main__":
+    main()

@@ -286,3 +286,7 @@ def main(args: Sequence[str] | None = None) -> None:
             stored[algo]["machine"]["gpu"] = gpu()
         print_table(title(algo), columns(algo), cells(stored[algo]["rows"], config.device))
     write_measured(path, stored)
+
+
+if __name__ == "__main__":
+    main()

@@ -154,3 +154,7 @@ def main(args: Sequence[str] | None = None) -> None:
     ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
     print(f"ours / TRL: {ratio}, n={row['repeats']}")
     write_measured(path, stored)
+
+
+if __name__ == "__main__":
+    main()
