@@ -47,6 +47,7 @@ from manyseeds.benchmarks.store.stored import file_name, find_file
 from manyseeds.errors import printable
 from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line
+from manyseeds.record import layers
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Estimate
 
@@ -100,9 +101,9 @@ def anchor(algo: str) -> str:
 
 def page(pairs: Sequence[Pair], results: Path) -> Page:
     """The page of an environment, from its pairs."""
-    scale = scale_text(pairs[0].headline[0])
-    env, blocks = pairs[0].env, [scale, *figures(pairs), *sections(pairs, results)]
-    return Page(page_name(env), env, blocks)
+    env, scale = pairs[0].env, scale_text(pairs[0].headline[0])
+    drawn = [*own_settings(pairs, results), *figures(pairs)]
+    return Page(page_name(env), env, [scale, *drawn, *sections(pairs, results)])
 
 
 def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
@@ -161,6 +162,25 @@ def figures(pairs: Sequence[Pair]) -> Iterator[Block]:
         label = f"Learning curves on {env}, ours and SB3's"
         yield Figure(f"{file_name(env)}-sb3", label, "lines", data | axes(pairs))
         yield Text("All panels have the same axes.")
+
+
+def own_settings(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
+    """In a report of a person's own runs: those with other settings than the plain command's,
+    beside it."""
+    if len(layers(results)) == 1:
+        return
+    panels: dict[str, dict[str, Line]] = {}
+    for pair in pairs:
+        own = [r for r in pair.others if r.run.path.is_relative_to(results)]
+        if own:
+            lines = {pair.label(r): r for r in pair.headline}
+            lines |= {f"{display(r.algo)}, {pair.changes(r)}": r for r in own}
+            found = {printable(name): curve(r) for name, r in lines.items()}
+            panels[printable(display(pair.algo))] = found
+    if panels:
+        label = f"Your runs on {pairs[0].env} with other settings"
+        data = {"panels": panels} | axes(pairs)
+        yield Figure(f"{file_name(pairs[0].env)}-own", label, "lines", data)
 
 
 def all_algorithms(pairs: Sequence[Pair]) -> Figure | None:

@@ -21,8 +21,8 @@ import pytest
 from manyseeds import envs, record, stats
 from manyseeds.algos import a2c, q_learning
 from manyseeds.benchmarks import compare, report
-from manyseeds.benchmarks.chapters import evidence, front_page, markdown
-from manyseeds.benchmarks.chapters.blocks import Heading, Outcome, Table, Text
+from manyseeds.benchmarks.chapters import environment_pages, evidence, front_page, markdown
+from manyseeds.benchmarks.chapters.blocks import Figure, Heading, Outcome, Table, Text
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.environment_pages import page_name
 from manyseeds.benchmarks.experiments import verdicts
@@ -30,7 +30,7 @@ from manyseeds.benchmarks.experiments.revised import Revised
 from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.whole import beside
+from manyseeds.benchmarks.store.whole import beside, read_store
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -835,17 +835,24 @@ def test_report_shows_both_layers_and_writes_beside_the_first(
     monkeypatch.setattr(record, "PUBLISHED", published)
     monkeypatch.setattr(report, "PUBLISHED", published)
     plant(published, "ppo", FINALS)
+    plant(published, "ppo", FINALS, gamma=0.9)
     plant(local, "dqn", FINALS)
+    plant(local, "ppo", FINALS, gamma=0.5)
     shutil.copy(ROOT / "results/throughput.json", published / "throughput.json")
     report.main(["--note", "a test"])
     page = (local / page_name(ENV)).read_text()
     assert [row["algorithm"] for row in table(page, "Scores")] == ["PPO", "DQN"]
+    assert (local / f"plots/{ENV}-own.svg").exists()
+    (drawn,) = environment_pages.own_settings(read_store(local, own=True).found, local)
+    assert isinstance(drawn, Figure)
+    assert [*drawn.data["panels"]["PPO"]] == ["PPO", "PPO, gamma 0.5 (not 0.98)"]
     assert "](speed.md)" not in (local / "README.md").read_text()  # measured by others
     assert check_links(local) == generated(local)
     assert not (published / "README.md").exists()
     report.main(["--publish", "--note", "a test"])
     page = (published / page_name(ENV)).read_text()
     assert [row["algorithm"] for row in table(page, "Scores")] == ["PPO"]
+    assert not (published / f"plots/{ENV}-own.svg").exists()
 
 
 def test_what_stands_beside_own_runs() -> None:
