@@ -64,10 +64,8 @@ class Writer:
     def block(self, block: Block) -> Markup:
         match block:
             case Heading():
-                tag = Markup("<h{level} id={quote}{anchor}{quote}>{text}</h{level}>")
-                return tag.format(
-                    level=block.level, quote=Markup('"'), anchor=slug(block.text), text=block.text
-                )
+                tag = Markup('<h{0} id="{1}">{2}</h{0}>')
+                return tag.format(block.level, slug(block.text), printable(block.text))
             case Text():
                 return Markup("<p>{}</p>").format(self.inline(block))
             case Items():
