@@ -63,10 +63,13 @@ def all_pages(site: Path) -> list[str]:
 
 
 def scroll_through(page: Any) -> None:
-    """Charts are drawn when they come into view."""
-    for y in range(0, page.evaluate("document.documentElement.scrollHeight"), 700):
+    """Charts are drawn when they come into view, in opened folds, and make the page longer."""
+    page.evaluate("document.querySelectorAll('main details').forEach((x) => (x.open = true))")
+    y = 0
+    while y < page.evaluate("document.documentElement.scrollHeight"):
         page.evaluate(f"scrollTo(0, {y})")
         page.wait_for_timeout(30)
+        y += 500
 
 
 @pytest.mark.slow
