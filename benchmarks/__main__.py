@@ -19,6 +19,13 @@ GROUPS = {
 }
 
 
+def module_behind(command: Path) -> str:
+    """The module with the code of a command: another one where its file is but a door to it."""
+    text = command.read_text()
+    found = re.search(r"^from (manyseeds\.benchmarks\.\w+\.\w+) import main$", text, re.M)
+    return found[1] if found else f"manyseeds.benchmarks.{command.stem}"
+
+
 def commands() -> dict[str, dict[str, str]]:
     """The first line of each command's docstring, by group and file name."""
     groups: dict[str, dict[str, str]] = {title: {} for title in GROUPS.values()}
@@ -26,8 +33,8 @@ def commands() -> dict[str, dict[str, str]]:
         text = path.read_text()
         if "\nif __name__ ==" in text:
             about = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-            behind = re.search(r"^from manyseeds\.benchmarks\.(\w+)\.\w+ import main$", text, re.M)
-            groups[GROUPS[behind[1] if behind else ""]][path.name] = about
+            _, _, *room, _ = module_behind(path).split(".")
+            groups[GROUPS["".join(room)]][path.name] = about
     return groups
 
 

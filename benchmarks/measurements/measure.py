@@ -131,8 +131,8 @@ class Measurement:
 
 
 def measuring(script: str | Path, *words: str, flag: str = MEASURE) -> list[str]:
-    """The command of a measuring process. script: a command, or the module behind it."""
-    return [sys.executable, str(ROOT / "benchmarks" / Path(script).name), flag, *words]
+    """The command of a measuring process."""
+    return [sys.executable, str(script), flag, *words]
 
 
 def run_pinned(command: list[str], core: int | None, **environment: str) -> dict[str, float]:

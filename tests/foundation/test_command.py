@@ -15,7 +15,6 @@ import ast
 import errno
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from manyseeds import command
+from manyseeds.benchmarks.__main__ import module_behind
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import ENDING
@@ -202,12 +202,11 @@ def test_where_a_system_does_not_end_children_they_look_for_their_parent(
     assert os.environ[PARENT] == str(os.getpid())
 
 
-def behind(door: Path) -> Path:
-    """The file that has the code of a script: another one where a script is but a door to it."""
-    found = re.search(
-        r"^from manyseeds\.(benchmarks\.\w+\.\w+) import main$", door.read_text(), re.M
-    )
-    return ROOT / f"{found[1].replace('.', '/')}.py" if found else door
+def behind(script: Path) -> Path:
+    """The file that has the code of a script."""
+    if script.parent.name != "benchmarks":
+        return script
+    return ROOT / f"{module_behind(script).partition('.')[2].replace('.', '/')}.py"
 
 
 SCRIPTS = [

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from manyseeds import ROOMS
+from manyseeds.benchmarks.__main__ import module_behind
 from manyseeds.digest import PACKAGE, ROOT
 from tests.processes import Script
 
@@ -132,11 +133,7 @@ def test_every_script_is_under_the_contract_of_scripts() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     named = {name for x in contracts["contracts"] for name in x.get("modules", ())}
     scripts = {f"{PACKAGE}.llm_track.{path.stem}" for path in scripts_of("llm_track")}
-    for path in scripts_of("benchmarks"):
-        behind = re.search(
-            r"^from (manyseeds\.benchmarks\.\w+\.\w+) import main$", path.read_text(), re.M
-        )
-        scripts.add(behind[1] if behind else f"{PACKAGE}.benchmarks.{path.stem}")
+    scripts |= set(map(module_behind, scripts_of("benchmarks")))
     assert scripts <= named
 
 
