@@ -122,16 +122,7 @@ class SeedMLP(nn.Module):
         log_std: a parameter of continuous actions, `[S, K, 1, D]`. noise_is_action: as
         `PolicyKernel`.
         """
-        weights, biases = self.alone(0)
-        mean = scale = std = None
-        if log_std is not None:
-            std = log_std[:, 0]
-        if stats is not None:
-            mean, scale = stats.shift_and_scale(torch.float32)
-        return PolicyKernel(
-            *(weights, biases, self.outputs[0], self.activation),
-            *(mean, scale, std, noise_is_action),
-        )
+        return PolicyKernel(self, stats, log_std, noise_is_action)
 
     def alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases of network k, `[S, 1, ...]`."""
@@ -277,7 +268,7 @@ class RunningStats(nn.Module):
 
     def shift_and_scale(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The mean and the inverse of the standard deviation, `[S, 1, size]`."""
-        return self.mean.to(dtype), (self.var + 1e-8).rsqrt().to(dtype)
+        return self.mean.to(dtype), (1 / (self.var + 1e-8).sqrt()).to(dtype)
 
 
 class RewardScale(nn.Module):

@@ -252,7 +252,6 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]
     functions.episode_means.restype = None
     functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
-    functions.rollout_with.argtypes = [pointer, pointer, pointer]
     functions.categorical.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
     functions.categorical_backward.restype = None
     functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]
