@@ -94,6 +94,7 @@ class Played:
     def __init__(self, env: Env) -> None:
         self.spec, self.reset, self.step = env.spec, env.reset, env.step
         self.initial_noise, self.noise_size = env.initial_noise, env.noise_size
+        self.in_c = env.in_c
 
 
 # ---- Against a loop in Gymnasium --------------------------------------------------------
