@@ -29,7 +29,23 @@ void advantages_of(long T, long N, const float *rewards, const float *values,
     }
 }
 
-// The same for S seeds; all [S, T, N]. gamma, lambda: [S].
+void n_step_advantages_of(long T, long N, const float *rewards, const float *values,
+                          const float *next_values, const unsigned char *terminated,
+                          const unsigned char *truncated, float gamma, long n, float *advantages) {
+  for (long i = 0; i < T * N; i++) {
+    long last = i;  // of the steps whose rewards count
+    while (last < i + (n - 1) * N && last < (T - 1) * N && !terminated[last] && !truncated[last])
+      last += N;
+    float target = rewards[last] + (terminated[last] ? 0 : gamma * next_values[last]);
+    while (last > i) {
+      last -= N;
+      target = rewards[last] + gamma * target;
+    }
+    advantages[i] = target - values[i];
+  }
+}
+
+// GAE for S seeds; all [S, T, N]. gamma, lambda: [S].
 void gae(long S, long T, long N, const float *rewards, const float *values,
          const float *next_values, const uint8_t *terminated, const uint8_t *truncated,
          const float *gamma, const float *lambda, float *advantages) {
