@@ -115,6 +115,7 @@ class PlanningRun(BaseRun):
             **self.measures(result),
             "values": last.values,
             "actions": last.actions,
+            "weights_sha256": checkpoint.weights_sha256({"V": result.unsqueeze(0)}, [0]),
             "learn_seconds": self._learned,
         }
         if self.directory is not None:

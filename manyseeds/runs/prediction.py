@@ -319,6 +319,7 @@ class PredictionRun(ResumableRun):
         self.close()
         found = self.predictions()
         summary = self._summary(found)
+        summary["weights_sha256"] = checkpoint.weights_sha256({"v": result}, self.seeds)
         if self.directory is not None:
             files = {
                 "curve.parquet": parquet_bytes(
