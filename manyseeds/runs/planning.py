@@ -79,7 +79,7 @@ class PlanningRun(BaseRun):
     """Records one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
-    decides = ("__init__", "record", "measures", "_replay")
+    decides = ("__init__", "record", "measures", "replay")
     local = (POLICY, "plan.png", "plan.gif")
     config: PlanningConfig
 
@@ -120,13 +120,13 @@ class PlanningRun(BaseRun):
         }
         if self.directory is not None:
             files = {
-                "sweeps.json": self._replay().encode(),
+                "sweeps.json": self.replay().encode(),
                 POLICY: checkpoint.to_bytes({"V": result}),
             }
             self.write(files, lambda folder: draw(folder, "plan.png"), summary)
         return summary
 
-    def _replay(self) -> str:
+    def replay(self) -> str:
         """The content of sweeps.json, a line per sweep."""
         head = {
             "schema": SCHEMA,
