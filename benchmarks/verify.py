@@ -17,9 +17,9 @@ line for each seed:
 On native environments a seed has the same bits alone and in any batch, with any number of threads,
 compiler and CPU. What this does not hold for is left out, and counted: other libraries, language
 models, Gymnasium's own environments (`--backend gymnasium`, `--env-kwargs`, ids that are not
-native), what was trained on CUDA, or by PyTorch without a C compiler. So is what other code has
-trained, whose commit is named: check that out to verify it. Without a C compiler here there is
-nothing to compare.
+native), what was trained on CUDA, or by PyTorch without a C compiler. What other code has trained
+is not drawn. Where it is named it is trained all the same, and its line says so: if it differs,
+check out the commit that trained it. Without a C compiler here there is nothing to compare.
 
 The exit status is 0 if all seeds are equal, otherwise 1.
 """
@@ -35,6 +35,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ POINTS = ("timestep", "episode")  # what the rows of a seed are sorted by, and n
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    names: Positional[tuple[str, ...]] = ()
+    cell: Positional[tuple[str, ...]] = ()
     """Names of cells, such as ppo, CartPole-v1, ppo/CartPole-v1 or CartPole-v1/ppo/169f4dbf
     (default: all)."""
     cells: PositiveInt = 10
@@ -75,7 +76,7 @@ class Flags:
     """Seeds per cell, drawn at random."""
     draw: NonNegativeInt = 0
     """Seed of the draw, which is printed (0: a new one)."""
-    results: str = str(PUBLISHED)
+    results: str = ""
     """Folder with the runs (default: the published ones)."""
 
 
@@ -116,11 +117,14 @@ def why_not(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         return f"trained on {execution['device']}"
     if execution.get("kernels") == "torch":
         return "computed by PyTorch, not in C"
-    today = digest_today(tuple(config["code"]["origins"]), config["kind"])
-    if differs(config, today):
-        return f"trained by {trainer(config, today)}"
     known = {*map(str, seeds_of(config))} <= summary.get("weights_sha256", {}).keys()
     return "" if known else "without the SHA-256 of its weights"
+
+
+def other_code(config: Mapping[str, Any]) -> str:
+    """Which other code has trained a part, by its config.json; '' if it is that of today."""
+    today = digest_today(tuple(config["code"]["origins"]), config["kind"])
+    return f"trained by {trainer(config, today)}" if differs(config, today) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +136,12 @@ class Cell:
     left_out: tuple[str, ...]  # why others cannot
 
     @classmethod
-    def of(cls, run: StoredRun) -> Cell:
+    def of(cls, run: StoredRun, stale: bool) -> Cell:
+        """stale: also what other code has trained."""
         parts: dict[int, int] = {}
         reasons = list(map(why_not, run.configs, run.summaries))
+        if not stale:
+            reasons = [x or other_code(y) for x, y in zip(reasons, run.configs, strict=True)]
         for k, reason in enumerate(reasons):
             if not reason:
                 parts = dict.fromkeys(seeds_of(run.configs[k]), k) | parts
@@ -142,7 +149,7 @@ class Cell:
 
     def __str__(self) -> str:
         run = self.run
-        return printable(f"{display(run.algo)} on {run.env_name}, {run.path.name}")
+        return f"{display(run.algo)} on {run.env_name}, {run.path.name}"
 
     def seed(self, seed: int) -> str:
         """A seed of it, for people; a plan has none."""
@@ -218,26 +225,29 @@ def difference(cell: Cell, seed: int, again: Again) -> str:
     return "" if published == here else f"weights: SHA-256 {published} published, {here} here"
 
 
-def verified(cell: Cell, seeds: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """`equal`, `DIFFERS` or `FAILED` for each of some seeds of a cell, and the line of it."""
+def verified(cell: Cell, seeds: Sequence[int]) -> Iterator[tuple[str, list[str]]]:
+    """`equal`, `DIFFERS` or `FAILED` for each of some seeds of a cell, and lines about it."""
     k = cell.parts[seeds[0]]
     try:
         again = train_again(cell.run.parts[k], cell.run.configs[k], seeds)
         differences = {seed: difference(cell, seed, again) for seed in seeds}
     except UsageError as error:
-        yield "FAILED", f"{cell}: {error}"
+        yield "FAILED", [f"{cell}: {error}"]
         return
     for seed, found in differences.items():
-        built = cell.run.configs[cell.parts[seed]]["execution"].get("kernels")
-        builds = f"\n         published: {build_text(built)}\n         here: {build_text()}"
-        word = "DIFFERS" if found else "equal"
-        yield word, cell.seed(seed) + (f": {printable(found)}{builds}" if found else "")
+        config = cell.run.configs[cell.parts[seed]]
+        lines = [", ".join(filter(None, [cell.seed(seed), other_code(config)]))]
+        if found:
+            lines[0] += f": {found}"
+            build = config["execution"].get("kernels")
+            lines.append(f"published: {build_text(build)}")
+            lines.append(f"here: {build_text(kernels.execution())}")
+        yield "DIFFERS" if found else "equal", lines
 
 
-def build_text(build: Any = None) -> str:
-    """A build of the kernels, for people; that of this process unless one is given."""
-    build = kernels.execution() if build is None else build
-    return printable(", ".join(map(str, build.values())) if isinstance(build, dict) else str(build))
+def build_text(build: Any) -> str:
+    """A build of the kernels, as a record of execution has it, for people."""
+    return ", ".join(map(str, build.values())) if isinstance(build, dict) else str(build)
 
 
 # ---- The command ----------------------------------------------------------------------------
@@ -248,26 +258,26 @@ def say_left_out(cells: Sequence[Cell], each: bool) -> None:
     found = [(cell, reason) for cell in cells for reason in cell.left_out]
     if each:
         for cell, reason in found:
-            print(f"left out {cell}: {printable(reason)}")
+            print(printable(f"left out {cell}: {reason}"))
     else:  # without the commits of other code
-        counts = Counter(printable(reason.partition(" (")[0]) for _, reason in found)
+        counts = Counter(reason.partition(" (")[0] for _, reason in found)
         for reason, count in counts.most_common():
-            print(f"left out {plural(count, 'cell')} {reason}")
+            print(printable(f"left out {plural(count, 'cell')} {reason}"))
 
 
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Verify cells; exit status 1 unless all of their seeds are equal."""
     flags = parse(Flags, {}, __doc__, args)
-    results = path_of(flags.results, "--results")
+    results = path_of(flags.results, "--results") if flags.results else PUBLISHED
     if kernels.computing() != "C":
         raise UsageError("no C compiler: PyTorch's numbers are equal to rounding only")
     began = time.monotonic()
-    cells = [Cell.of(run) for run in named(results, flags.names)]
-    say_left_out(cells, each=bool(flags.names))
+    cells = [Cell.of(run, stale=bool(flags.cell)) for run in named(results, flags.cell)]
+    say_left_out(cells, each=bool(flags.cell))
     cells = sorted((cell for cell in cells if cell.parts), key=lambda cell: cell.run.path)
     if not cells:
-        raise UsageError(f"--results {flags.results}: no cell that can be verified")
+        raise UsageError(f"{results}: no cell that can be verified")
     seed = flags.draw or secrets.randbelow(10**6) + 1
     draw = random.Random(seed)
     chosen = draw.sample(cells, min(flags.cells, len(cells)))
@@ -275,9 +285,10 @@ def main(args: Sequence[str] | None = None) -> None:
     counts = Counter[str]()
     for cell in progress(chosen, len(chosen), "cells"):
         own = sorted(draw.sample(sorted(cell.parts), min(flags.seeds, len(cell.parts))))
-        for word, text in verified(cell, own):
+        for word, lines in verified(cell, own):
             counts[word] += 1
-            print(f"{word:<8} {text}", flush=True)
+            for start, line in zip_longest([word], lines, fillvalue=""):
+                print(f"{start:<8} {printable(line)}", flush=True)
     words = ", ".join(f"{counts[word]} {word}" for word in ("equal", "DIFFERS", "FAILED"))
     print(f"{plural(counts.total(), 'seed')}: {words}, {time.monotonic() - began:.0f} s")
     if counts.total() > counts["equal"]:

@@ -55,7 +55,6 @@ TIMED = {
     "mountain_car": ("ppo", "MountainCar-v0"),
     "mountain_car_continuous": ("ppo", "MountainCarContinuous-v0"),
     "pendulum": ("ppo", "Pendulum-v1"),
-
     "regression.td_gradients": ("dqn", "CartPole-v1"),
     "regression.value_gradients": ("trpo", "CartPole-v1"),
 }

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -215,7 +216,6 @@ REASONS: dict[str, dict[str, Any]] = {
     "started from weights of another run": {"config.init": "results/policies/x.safetensors"},
     "trained on cuda": {"execution.device": "cuda"},
     "computed by PyTorch, not in C": {"execution.kernels": "torch"},
-    "trained by other code (commit 0123abc)": {"code.digest": "x", "code.commit": "0123abc"},
     "without the SHA-256 of its weights": {},
 }
 
@@ -233,23 +233,35 @@ def test_why_a_part_is_left_out(reason: str, trained: Path) -> None:
     assert why_not(config, summary) == reason.strip()
 
 
-def test_what_is_left_out_is_said(results: Path, capsys: Output, refusal: Refusal) -> None:
-    """For each cell that is named, otherwise in a line for each reason."""
+def change_config(results: Path, **changes: Any) -> None:
     for config in results.glob("runs/*/ppo/*/*/config.json"):
         content = read_json(config)
-        content["code"] |= {"digest": "x", "commit": "0123abc"}
+        for name, value in changes.items():
+            content[name] = {**content[name], **value} if isinstance(value, dict) else value
         write_json(config, content)
         seal(config.parent)
+
+
+def test_what_other_code_has_trained(results: Path, capsys: Output) -> None:
+    """It is not drawn, but trained where it is named, and said to be."""
+    change_config(results, code={"digest": "x", "commit": "0123abc"})
     lines = said(capsys, results)
     assert lines[0] == "left out 1 cell trained by other code"
     assert lines[-1] == "2 seeds: 2 equal, 0 DIFFERS, 0 FAILED"
-    where = ["ppo/CartPole-v1", "--results", str(results)]
-    assert "no cell that can be verified" in refusal(main, *where)
+    equal, _ = said(capsys, results, "ppo")
+    assert equal.startswith("equal    PPO on CartPole-v1, ")
+    assert equal.endswith(", trained by other code (commit 0123abc)")
+
+
+def test_what_is_left_out_is_said(results: Path, capsys: Output, refusal: Refusal) -> None:
+    """For each cell that is named, otherwise in a line for each reason."""
+    change_config(results, source="sb3")
+    assert said(capsys, results)[0] == "left out 1 cell trained by sb3"
+    assert "no cell that can be verified" in refusal(main, "ppo", "--results", results)
     with pytest.raises(SystemExit):
-        main(where)
+        main(["ppo", "--results", str(results)])
     out = capsys.readouterr().out
-    assert out.startswith("left out PPO on CartPole-v1, ")
-    assert out.endswith(": trained by other code (commit 0123abc)\n")
+    assert re.fullmatch("left out PPO on CartPole-v1, [0-9a-f]{8}: trained by sb3\n", out)
 
 
 def test_which_cells_and_seeds(results: Path, capsys: Output, refusal: Refusal) -> None:
