@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -165,9 +165,9 @@ def execution() -> dict[str, str] | str:
     return described(library() if _used else None)
 
 
-def computing() -> dict[str, str] | str:
-    """What computes here from now on, as `execution`."""
-    return described(library() if available() else None)
+def computing() -> Literal["C", "torch"]:
+    """What computes here from now on: C, all builds of which have the same bits, or PyTorch."""
+    return "C" if available() else "torch"
 
 
 def described(kernels: SharedLibrary | None) -> dict[str, str] | str:
