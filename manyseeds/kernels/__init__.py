@@ -2,8 +2,8 @@
 
 A library is kept in a folder that is named after everything that its bits depend on: the sources,
 the compiler, the flags and the CPU. Where none can be built, PyTorch's own operations compute the
-same, several times as slowly, and one line says so. The environment variable CC names a compiler;
-with `CC=` nothing is built.
+same, several times as slowly, and one line says so. The environment variable CC names a compiler,
+and with `-march=` or `-mcpu=` the CPU that it compiles for; with `CC=` nothing is built.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-tra
 LIBRARY = ("-shared", "-fPIC", "-lm")
 # What not every compiler has; the first that works is taken.
 EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+EXTRA_FOR_A_CPU = (("-fopenmp",), ())  # where CC names one
 TIMEOUT = 120  # seconds for a compiler
 
 
@@ -214,7 +215,8 @@ def load_library(sources: Sequence[Path]) -> SharedLibrary:
         except (OSError, subprocess.SubprocessError) as error:
             reason = f"{shlex.join(compiler)}: {said_by(error)}"
             continue
-        for extra in EXTRA:
+        names_cpu = any(word.startswith(("-march=", "-mcpu=")) for word in compiler)
+        for extra in EXTRA_FOR_A_CPU if names_cpu else EXTRA:
             flags = (*FLAGS, *extra)
             command = [*compiler, *flags]
             try:
