@@ -55,8 +55,7 @@ TIMED = {
     "mountain_car": ("ppo", "MountainCar-v0"),
     "mountain_car_continuous": ("ppo", "MountainCarContinuous-v0"),
     "pendulum": ("ppo", "Pendulum-v1"),
-    "objective.policy_gradient_objective": ("a2c", "CartPole-v1"),
-    "optim.rmsprop": ("a2c", "CartPole-v1"),
+
     "regression.td_gradients": ("dqn", "CartPole-v1"),
     "regression.value_gradients": ("trpo", "CartPole-v1"),
 }

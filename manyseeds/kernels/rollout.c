@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "environment.h"
+#include "functions.h"
 #include "mlp.h"
 
 typedef struct {
@@ -88,7 +89,7 @@ static void rollout_of_seed(const void *given, int s, float *scratch) {
       if (D) {
         float *sampled = (float *)m->actions + row * D;
         for (int d = 0; d < D; d++) {
-          float x = output[d] + expf(m->log_std[s * D + d]) * u[d];
+          float x = output[d] + exp_of_one(m->log_std[s * D + d]) * u[d];
           sampled[d] = x;
           inside[d] = x > m->high[d] ? m->high[d] : x < m->low[d] ? m->low[d] : x;
         }

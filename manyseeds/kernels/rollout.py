@@ -99,6 +99,8 @@ def rollout(
     sizes = (size, *(bias.shape[-1] for bias in policy.biases))
     kind = mlp.ACTIVATIONS.index(policy.activation)
     networks = mlp.describe(S, sizes, (policy.outputs,), kind, parameters)
-    if kernels.functions().rollout_with(ctypes.byref(described), environment, networks):
+    if kernels.functions().rollout_with(
+        ctypes.byref(described), environment, ctypes.byref(networks)
+    ):
         raise MemoryError("allocating memory for a rollout failed")
     return physics, elapsed, last, steps

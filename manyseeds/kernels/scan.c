@@ -1,5 +1,6 @@
 // Recurrences over the steps of rollouts, and the order of keys: rows of their own for every seed.
-#include <stdint.h>
+#include "scan.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,20 +15,29 @@ void discounted_sums(long R, long T, long N, const float *x, const float *decay,
     }
 }
 
-// Generalised advantage estimates [S, T, N]: A_t = delta_t + gamma lambda A_{t+1}, where neither
-// reaches beyond a termination, nor A beyond a truncation. gamma, lambda: [S].
+void advantages_of(long T, long N, const float *rewards, const float *values,
+                   const float *next_values, const unsigned char *terminated,
+                   const unsigned char *truncated, float gamma, float lambda, float *advantages) {
+  const float decay = gamma * lambda;
+  for (long t = T - 1; t >= 0; t--)
+    for (long n = 0; n < N; n++) {
+      const long i = t * N + n;
+      const float following = terminated[i] ? 0 : gamma * next_values[i];
+      const int ends = t == T - 1 || terminated[i] || truncated[i];
+      const float after = ends ? 0 : decay * advantages[i + N];
+      advantages[i] = rewards[i] + following - values[i] + after;
+    }
+}
+
+// The same for S seeds; all [S, T, N]. gamma, lambda: [S].
 void gae(long S, long T, long N, const float *rewards, const float *values,
          const float *next_values, const uint8_t *terminated, const uint8_t *truncated,
          const float *gamma, const float *lambda, float *advantages) {
-  for (long s = 0; s < S; s++)
-    for (long t = T - 1; t >= 0; t--)
-      for (long n = 0; n < N; n++) {
-        const long i = (s * T + t) * N + n;
-        const float following = terminated[i] ? 0 : gamma[s] * next_values[i];
-        const int ends = t == T - 1 || terminated[i] || truncated[i];
-        const float after = ends ? 0 : gamma[s] * lambda[s] * advantages[i + N];
-        advantages[i] = rewards[i] + following - values[i] + after;
-      }
+  for (long s = 0; s < S; s++) {
+    const long i = s * T * N;
+    advantages_of(T, N, rewards + i, values + i, next_values + i, terminated + i, truncated + i,
+                  gamma[s], lambda[s], advantages + i);
+  }
 }
 
 // Means of the returns and lengths of the episodes that end in a rollout [S, T, N]; NaN without any.
@@ -69,33 +79,32 @@ int take(long S, long B, long M, long size, const char *x, const int64_t *indice
 
 enum { DIGITS = 4, BITS = 8, BUCKETS = 1 << BITS };  // an even number: the order ends in its place
 
-// The order that sorts each row of keys [R, B], which are not negative; equal keys keep theirs.
-// Radix sort: such floats are in the order of their bits. Returns 0, or 1 without memory.
-int order_of(long R, long B, const float *keys, int64_t *order) {
-  uint32_t *bits = malloc(sizeof(uint32_t) * B);
-  int64_t *other = malloc(sizeof(int64_t) * B);
-  if (bits && other)
-    for (long r = 0; r < R; r++) {
-      memcpy(bits, keys + r * B, sizeof(float) * B);
-      int64_t *from = order + r * B, *to = other;
-      for (long i = 0; i < B; i++) from[i] = i;
-      for (int digit = 0; digit < DIGITS; digit++) {
-        long places[BUCKETS] = {0}, next = 0;
-        const int shift = digit * BITS;
-        for (long i = 0; i < B; i++) places[bits[i] >> shift & (BUCKETS - 1)]++;
-        for (int b = 0; b < BUCKETS; b++) {
-          long count = places[b];
-          places[b] = next;
-          next += count;
-        }
-        for (long i = 0; i < B; i++) to[places[bits[from[i]] >> shift & (BUCKETS - 1)]++] = from[i];
-        int64_t *swapped = from;
-        from = to;
-        to = swapped;
-      }
+void order_of_keys(long B, const float *keys, int64_t *order, float *scratch) {
+  // Radix sort: such floats are in the order of their bits.
+  uint32_t *bits = (uint32_t *)scratch;
+  int64_t *from = order, *to = (int64_t *)(scratch + (B + 1) / 2 * 2);
+  memcpy(bits, keys, sizeof(float) * B);
+  for (long i = 0; i < B; i++) from[i] = i;
+  for (int digit = 0; digit < DIGITS; digit++) {
+    long places[BUCKETS] = {0}, next = 0;
+    const int shift = digit * BITS;
+    for (long i = 0; i < B; i++) places[bits[i] >> shift & (BUCKETS - 1)]++;
+    for (int b = 0; b < BUCKETS; b++) {
+      const long count = places[b];
+      places[b] = next;
+      next += count;
     }
-  int failed = !bits || !other;
-  free(bits);
-  free(other);
-  return failed;
+    for (long i = 0; i < B; i++) to[places[bits[from[i]] >> shift & (BUCKETS - 1)]++] = from[i];
+    int64_t *swapped = from;
+    from = to;
+    to = swapped;
+  }
+}
+
+// The same for each row of keys [R, B]. Returns 0, or 1 without memory.
+int order_of(long R, long B, const float *keys, int64_t *order) {
+  float *scratch = malloc(sizeof(float) * (size_t)order_scratch(B));
+  for (long r = 0; scratch && r < R; r++) order_of_keys(B, keys + r * B, order + r * B, scratch);
+  free(scratch);
+  return !scratch;
 }

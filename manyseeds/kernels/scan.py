@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels.optim import per_seed
+from manyseeds.kernels.binding import per_seed
 
 
 def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def gae(
     ):
         return NotImplemented
     advantages = rewards.new_empty(S, T, N)
-    settings = [per_seed(x, S) for x in (gamma, gae_lambda)]
+    settings = [per_seed(x, S, torch.float32) for x in (gamma, gae_lambda)]
     pointers = [x.data_ptr() for x in (*steps, *settings, advantages)]
     kernels.functions().gae(S, T, N, *pointers)
     return advantages
