@@ -249,6 +249,7 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.regress.argtypes = [pointer, pointer, pointer]
     functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
     functions.rollout_with.argtypes = [pointer, pointer, pointer]
+    functions.step_all.argtypes = [pointer, ctypes.c_long, *2 * [ctypes.c_int], *9 * [pointer]]
     functions.categorical_forward.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
     functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]
 

@@ -98,18 +98,9 @@ static void rollout_of_seed(const void *given, int s, float *scratch) {
                        : largest(A, output, m->noise_is_action ? 0 : u);
         ((int64_t *)m->actions)[row] = chosen.index;
       }
-      float *state = physics + n * P;
-      const float *v = m->env_noise + row * noise;
-      int terminated = 0;
-      m->rewards[row] = env->step(state, chosen, v, &terminated);
-      env->observe(state, m->next_observations + row * O);
-      int truncated = ++elapsed[n] >= m->time_limit;
-      m->terminated[row] = (unsigned char)terminated;
-      m->truncated[row] = (unsigned char)truncated;
-      if (terminated || truncated) {  // the next step begins an episode
-        env->initial(v + env->transition_noise, state);
-        elapsed[n] = 0;
-      }
+      step_and_reset(env, m->time_limit, chosen, m->env_noise + row * noise, physics + n * P,
+                     elapsed + n, m->next_observations + row * O, m->rewards + row,
+                     m->terminated + row, m->truncated + row);
     }
   }
   for (int n = 0; n < N; n++)
@@ -122,4 +113,23 @@ int rollout_with(const rollout *m, const environment *env, const networks *polic
   const call given = {m, env, policy};
   return for_each(policy->seeds, policy->threads, size + forward_scratch(policy), rollout_of_seed,
                   &given);
+}
+
+// One step of `count` environments with discrete actions, whoever has chosen them. noise: [count,
+// transition_noise + initial_noise]. physics and elapsed: before and after. The rest: [count, ...].
+// Returns 0, or 1 for an action that is not in 0 to num_actions - 1.
+int step_all(const environment *env, long count, int num_actions, int time_limit,
+             const int64_t *actions, const float *noise, float *physics, int32_t *elapsed,
+             float *observations, float *rewards, unsigned char *terminated,
+             unsigned char *truncated, float *next_observations) {
+  const int columns = env->transition_noise + env->initial_noise, O = env->observation;
+  for (long i = 0; i < count; i++) {
+    if (actions[i] < 0 || actions[i] >= num_actions) return 1;
+    float *state = physics + i * env->physics;
+    step_and_reset(env, time_limit, (action){.index = actions[i]}, noise + i * columns, state,
+                   elapsed + i, next_observations + i * O, rewards + i, terminated + i,
+                   truncated + i);
+    env->observe(state, observations + i * O);
+  }
+  return 0;
 }

@@ -64,6 +64,11 @@ class _Rollout(ctypes.Structure):
     )
 
 
+def copies(*tensors: Tensor) -> list[Tensor]:
+    """Contiguous ones: reset noise of another layout hands it on to the state."""
+    return [x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
 def rollout(
     environment: int,
     spec: Any,
@@ -81,8 +86,7 @@ def rollout(
     """
     S, T, N = action_noise.shape[:3]
     D, size = len(spec.action_low), spec.obs_size
-    # Contiguous: reset noise of another layout hands it on to the state.
-    physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in (physics, elapsed))
+    physics, elapsed = copies(physics, elapsed)
     box = [physics.new_tensor(x) if D else None for x in (spec.action_low, spec.action_high)]
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
@@ -102,3 +106,23 @@ def rollout(
     if kernels.functions().rollout_with(ctypes.byref(described), environment, networks):
         raise MemoryError("allocating memory for a rollout failed")
     return physics, elapsed, last, steps
+
+
+def step(
+    environment: int, spec: Any, physics: Tensor, elapsed: Tensor, actions: Tensor, noise: Tensor
+) -> tuple[Tensor, ...]:
+    """One step with discrete actions `[S, N]`; noise `[S, N, transition_noise + initial_noise]`.
+
+    environment, spec, physics, elapsed: as of a rollout. Returns what `envs.Step` holds in its
+    order, with physics and elapsed in the place of the state. Raises IndexError for other actions.
+    """
+    physics, elapsed = copies(physics, elapsed)
+    obs, final_obs = physics.new_empty(2, *actions.shape, spec.obs_size).unbind()
+    rewards = physics.new_empty(actions.shape)
+    ends = physics.new_empty(2, *actions.shape, dtype=torch.bool).unbind()
+    read = actions.contiguous(), noise.contiguous()
+    pointers = [x.data_ptr() for x in (*read, physics, elapsed, obs, rewards, *ends, final_obs)]
+    sizes = actions.numel(), spec.num_actions, spec.time_limit
+    if kernels.functions().step_all(environment, *sizes, *pointers):
+        raise IndexError(f"actions must be from 0 to {spec.num_actions - 1}")
+    return physics, elapsed, obs, rewards, *ends, final_obs
