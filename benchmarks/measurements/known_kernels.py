@@ -29,6 +29,7 @@ import manyseeds.distributions
 import manyseeds.layers
 import manyseeds.optim
 import manyseeds.samples
+import manyseeds.seeds
 from manyseeds import envs, evaluate, kernels
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import parse
@@ -37,7 +38,7 @@ from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING
 from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import HERE, Guard, looking_by_iteration
-from manyseeds.layers import SeedMLP
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.process import set_up_process
 from manyseeds.runs.configurations import RowRun
 from manyseeds.seeds import SeedStreams
@@ -104,6 +105,8 @@ def things() -> dict[type, Any]:
         manyseeds.optim.SeedAdam: manyseeds.optim.SeedAdam(net),
         manyseeds.optim.SeedRMSprop: manyseeds.optim.SeedRMSprop(net),
         envs.EpisodeTracker: envs.EpisodeTracker(1, 1),
+        RunningStats: RunningStats(1, 2),
+        RewardScale: RewardScale(1, 1, 0.9),
         manyseeds.distributions.Categorical: manyseeds.distributions.Categorical,
     }
 
@@ -121,7 +124,7 @@ def versions() -> dict[str, list[Version]]:
 def guarded() -> Iterator[tuple[Guard, Any]]:
     """Every guard with an object that its functions work on, or None."""
     own = things()
-    for module in (*FOUNDATION, manyseeds.samples):
+    for module in (*FOUNDATION, manyseeds.samples, manyseeds.seeds):
         for guard, cls in guards_in(module):
             yield guard, own[cls] if cls else None
     for module in algorithms():
