@@ -42,6 +42,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
+from manyseeds.algos.kernels import Terms
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -56,7 +57,6 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
-from manyseeds.kernels.objective import Terms, policy_gradient_objective
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam, SeedRMSprop
@@ -252,7 +252,6 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
-@in_c(policy_gradient_objective)
 def backpropagate(agent: ActorCritic, batch: Batch, config: Config) -> Terms:
     """Set the gradients of -L of a batch; returns its terms."""
     total, terms = loss(agent, batch, config)

@@ -44,6 +44,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
+from manyseeds.algos.kernels import Terms, ppo_estimate, ppo_gradient, ppo_update, takes
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -57,7 +58,6 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
-from manyseeds.kernels.objective import Terms, clipped_objective
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
@@ -230,21 +230,29 @@ class Batch(NamedTuple):
     returns: Tensor
 
 
+@in_c(ppo_estimate, takes)
+def estimate(
+    agent: ActorCritic, rollout: envs.Rollout, rewards: Tensor, config: Config
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, values and advantages, [S, B] each, of a rollout's samples."""
+    logprobs, _, values = agent.evaluate(rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2))
+    next_values = agent.value(rollout.next_obs.flatten(1, 2))
+    ends = (rollout.terminated, rollout.truncated)
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    return logprobs, values, gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
+
+
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """The samples of a rollout with their advantages, returns and what else the loss needs."""
     rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
-    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
-    logprobs, _, values = agent.evaluate(obs, actions)
-    next_values = agent.value(rollout.next_obs.flatten(1, 2))
-    ends = (rollout.terminated, rollout.truncated)
-    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    logprobs, values, advantages = estimate(agent, rollout, rewards, config)
     # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
-    advantages = gae(*steps, config.gamma, config.gae_lambda)
-    advantages = advantages.flatten(1, 2)
-    return Batch(obs, actions, logprobs, values, advantages, advantages + values)
+    returns = advantages + values
+    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
+    return Batch(obs, actions, logprobs, values, advantages, returns)
 
 
 def loss(
@@ -265,7 +273,7 @@ def loss(
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
-@in_c(clipped_objective)
+@in_c(ppo_gradient, takes)
 def backpropagate(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> Terms:
@@ -298,6 +306,7 @@ def metrics_of(terms: Terms, batch: Batch, clip_range: Tensor | None) -> dict[st
     return metrics
 
 
+@in_c(ppo_update, takes)
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam,

@@ -6,8 +6,6 @@ It computes what the environment's own Python does, in float32 and for one envir
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from pathlib import Path
 
 from manyseeds import kernels
 from manyseeds.digest import boundary
@@ -15,7 +13,6 @@ from manyseeds.envs.core import NativeEnv
 from manyseeds.envs.registry import NATIVE
 from manyseeds.kernels.guard import Guard
 
-SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 # What the C code of an environment stands for.
 DYNAMICS = ("reset", "step", "initial", "transition", "observation", "reward", "terminal")
 GUARDS: dict[type[NativeEnv], Guard] = boundary(
@@ -36,12 +33,4 @@ def address(env: NativeEnv) -> int | None:
     guard = GUARDS.get(type(env))
     if guard is None or not kernels.available() or not guard.allows(env):
         return None
-    built = library()
-    if built is None:
-        return None
-    return ctypes.addressof(ctypes.c_char.in_dll(built.functions, guard.kernel))
-
-
-@cache
-def library() -> kernels.SharedLibrary | None:
-    return kernels.built(SOURCES)
+    return ctypes.addressof(ctypes.c_char.in_dll(kernels.functions(), guard.kernel))

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.envs import kernels
-from manyseeds.envs.core import Env, NativeEnv, State, Step
+from manyseeds.envs.core import Env, State, Step
 from manyseeds.kernels import usable
 from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Rollout
@@ -25,7 +24,7 @@ def rollout(
     policy: has `act(obs, noise)` and perhaps, for C code, `as_kernel()`: the same as a
     `kernels.rollout.PolicyKernel`.
     """
-    address = kernels.address(env) if isinstance(env, NativeEnv) else None
+    address = env.in_c()
     if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):
         network, noise = policy.as_kernel(), (action_noise, env_noise)
         if network.usable(state.physics, *noise):
@@ -48,12 +47,12 @@ def step_by_step(
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
-def one_step(env: NativeEnv, state: State, action: Tensor, noise: Tensor) -> Step:
+def one_step(env: Env, state: State, action: Tensor, noise: Tensor) -> Step:
     """`env.step` with discrete actions [S, N]; in C, where the environment has C code.
 
     PyTorch's sines depend on the CPU, those of the C code do not.
     """
-    address = kernels.address(env)
+    address = env.in_c()
     if address and usable(state.physics, noise):
         physics, elapsed, *rest = step_in_c(address, env.spec, *state, action, noise)
         return Step(State(physics, elapsed), *rest)

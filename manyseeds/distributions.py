@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from manyseeds.kernels import categorical, in_c
+from manyseeds.kernels import distributions, in_c
 
 
 class Categorical(NamedTuple):
@@ -28,7 +28,7 @@ class Categorical(NamedTuple):
         """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
         return (self.logits + noise).argmax(-1)
 
-    @in_c(categorical.logprob_and_entropy, categorical.takes)
+    @in_c(distributions.logprob_and_entropy, distributions.takes)
     def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions [S, B], and entropies, both [S, B].
 

@@ -26,12 +26,11 @@ class SeedOptimizer:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
-        self.stepper = optim.Stepper(self.parameters, self.params)
         self._grad_views = views_like(self.grads, self.parameters)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a step goes on from, without memory that every step fills anew."""
-        left_out = ("grads", "_grad_views", "stepper")
+        left_out = ("grads", "_grad_views")
         return {name: x for name, x in vars(self).items() if name not in left_out}
 
     def gather(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> Tensor:
@@ -72,7 +71,7 @@ class SeedAdam(SeedOptimizer):
         self._all_seeds = torch.ones_like(self.beta_powers[0])
 
     @torch.no_grad()
-    @in_c(optim.adam, optim.takes)
+    @in_c(optim.step, optim.takes)
     def step(
         self,
         lr: Tensor | float,
@@ -119,7 +118,7 @@ class SeedRMSprop(SeedOptimizer):
         self.square = torch.full_like(self.params, 1.0 if tf else 0.0)
 
     @torch.no_grad()
-    @in_c(optim.rmsprop, optim.takes)
+    @in_c(optim.step, optim.takes)
     def step(
         self,
         lr: Tensor | float,

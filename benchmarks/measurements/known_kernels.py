@@ -29,7 +29,7 @@ import manyseeds.distributions
 import manyseeds.layers
 import manyseeds.optim
 import manyseeds.samples
-from manyseeds import envs, kernels
+from manyseeds import envs, evaluate, kernels
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT
@@ -55,8 +55,7 @@ TIMED = {
     "mountain_car": ("ppo", "MountainCar-v0"),
     "mountain_car_continuous": ("ppo", "MountainCarContinuous-v0"),
     "pendulum": ("ppo", "Pendulum-v1"),
-    "objective.policy_gradient_objective": ("a2c", "CartPole-v1"),
-    "optim.rmsprop": ("a2c", "CartPole-v1"),
+
     "regression.td_gradients": ("dqn", "CartPole-v1"),
     "regression.value_gradients": ("trpo", "CartPole-v1"),
 }
@@ -129,6 +128,7 @@ def guarded() -> Iterator[tuple[Guard, Any]]:
     for module in algorithms():
         policy = policy_of(module)
         yield PLAYING, policy
+        yield evaluate.PLAYING, policy
         for guard, _ in guards_in(module):
             yield guard, policy
     for env, guard in GUARDS.items():

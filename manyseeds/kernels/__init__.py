@@ -1,9 +1,10 @@
 """What is computed in C on a CPU: built at first use by the machine's compiler, and kept.
 
-A library is kept in a folder that is named after everything that its bits depend on: the sources,
-the compiler, the flags and the CPU. Where none can be built, PyTorch's own operations compute the
-same, several times as slowly, and one line says so. The environment variable CC names a compiler;
-with `CC=` nothing is built.
+The library holds the C of this folder and of the rooms above it. It is kept in a folder that is
+named after the sources, the compiler, the flags and the CPU. The numbers depend on none but the
+sources. Where none can be built, PyTorch's own operations compute the same up to rounding, several
+times as slowly, and one line says so. The environment variable CC names a compiler; with `CC=`
+nothing is built.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -31,17 +33,18 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from manyseeds import CHECKOUT, ROOMS
 from manyseeds.errors import UsageError
+from manyseeds.kernels.binding import Kernel
 from manyseeds.kernels.guard import Guard
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 HERE = Path(__file__).parent
-# A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
-# order of sums are what the sources say.
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
-LIBRARY = ("-shared", "-fPIC", "-lm")
+# Nothing is left to the compiler: the order of operations, where a product and a sum are rounded
+# once, and NaN are what the sources say.
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 # What not every compiler has; the first that works is taken.
 EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 TIMEOUT = 120  # seconds for a compiler
@@ -176,23 +179,28 @@ def described(kernels: SharedLibrary | None) -> dict[str, str] | str:
 
 @cache
 def library() -> SharedLibrary | None:
-    """The kernels; None where they cannot be built."""
-    kernels = built(sorted(HERE.glob("*.c")))
-    if kernels is not None:
-        declare(kernels.functions)
-    return kernels
-
-
-def built(sources: Sequence[Path]) -> SharedLibrary | None:
-    """A library of some sources; None, and a line that says why, where it cannot be built."""
+    """All C; None, and a line that says why, where it cannot be built."""
     if os.environ.get("CC", "cc").strip() == "":
         return None
     try:
-        return load_library(sources)
+        kernels = load_library(sources())
     except UsageError as error:
         message = f"{error}; without kernels in C training takes several times as long"
         print(f"note: {message}", file=sys.stderr)
         return None
+    declare(kernels.functions)
+    return kernels
+
+
+def sources() -> list[Path]:
+    """The C of this folder, and what the rooms have beside their Python."""
+    rooms = (Path(folder) / room for room in ROOMS for folder in (HERE.parent, CHECKOUT))
+    return [file for folder in (HERE, *rooms) for file in sorted(folder.glob("*.c"))]
+
+
+def kernel(source: Path, name: str) -> Kernel:
+    """A function of C that stands in a source with its struct (binding.py)."""
+    return Kernel(source, name, lambda name: getattr(functions(), name))
 
 
 def functions() -> ctypes.CDLL:
@@ -232,25 +240,13 @@ def load_library(sources: Sequence[Path]) -> SharedLibrary:
 
 def declare(functions: ctypes.CDLL) -> None:
     """Tell Python the types of the functions."""
-    pointer, number = ctypes.c_void_p, ctypes.c_double
+    pointer = ctypes.c_void_p
     functions.instructions.argtypes, functions.instructions.restype = [], ctypes.c_char_p
     functions.mlp_forward.argtypes = [pointer, ctypes.c_int, *3 * [pointer]]
     functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
     functions.mlp_tangent.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
-    functions.adam.argtypes = [pointer, pointer, *3 * [number], *3 * [pointer]]
-    functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
-    functions.actor_critic.argtypes = [pointer, pointer, pointer]
-    functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
-    functions.take.argtypes = [*4 * [ctypes.c_long], *3 * [pointer]]
-    functions.gae.argtypes = [*3 * [ctypes.c_long], *8 * [pointer]]
-    functions.gae.restype = None
-    functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]
-    functions.episode_means.restype = None
-    functions.regress.argtypes = [pointer, pointer, pointer]
-    functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
-    functions.rollout_with.argtypes = [pointer, pointer, pointer]
-    functions.step_all.argtypes = [pointer, ctypes.c_long, *2 * [ctypes.c_int], *9 * [pointer]]
-    functions.categorical_forward.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
+    functions.categorical.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
+    functions.categorical_backward.restype = None
     functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]
 
 
@@ -289,7 +285,11 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
             continue
         try:
             output = build / "library.so"
-            run([*command, f"-I{HERE}", *map(str, sources), "-o", str(output), *LIBRARY])
+            compile_all(sources, command, build)
+            objects = map(str, sorted(build.glob("*.o")))
+            run([*command, "-shared", *objects, "-o", str(output), "-lm"])
+            for file in build.glob("*.o"):
+                file.unlink()
             ctypes.CDLL(str(output))  # what cannot be loaded is not kept
             (build / "sha256").write_text(sha256_of(output))
             if target.exists() and not is_whole(target):
@@ -303,6 +303,17 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
         finally:
             shutil.rmtree(build, ignore_errors=True)
     raise OSError("no folder can be written, neither the cache nor a temporary one")
+
+
+def compile_all(sources: Sequence[Path], command: Sequence[str], folder: Path) -> None:
+    """Compile each source into a folder, several at once. Raises OSError, SubprocessError."""
+
+    def compile_one(number: int, source: Path) -> None:
+        output = folder / f"{number:02}-{source.stem}.o"
+        run([*command, f"-I{HERE}", "-c", str(source), "-o", str(output)])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, range(len(sources)), sources))
 
 
 def places() -> list[Path]:

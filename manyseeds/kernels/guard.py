@@ -521,7 +521,7 @@ def is_kernel(value: Any) -> bool:
         module = value.__globals__.get("__name__", "")
     else:
         module = getattr(value, "__module__", "")
-    return module == KERNELS or str(module).startswith(f"{KERNELS}.")
+    return str(module).startswith(PACKAGE) and "kernels" in str(module).split(".")
 
 
 def label_of(value: Any) -> str:

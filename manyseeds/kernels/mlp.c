@@ -4,25 +4,12 @@
 // however many threads there are: its bits depend on its own weights and inputs only.
 #include "mlp.h"
 
+#include "functions.h"
+
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
 
 // ---- Activations ---------------------------------------------------------------------------
-
-// tanh by the best rational function of its degrees, within 4e-7 of it, nearly all of it rounding.
-INLINE vec tanh_of(vec x) {
-  x = clamp_to(x, 7.9f);  // beyond it the quotient may exceed 1
-  vec x2 = x * x;
-  vec p = x2 * 0.01792912f + 25.6275139f;
-  p = x2 * p + 4168.14062f;
-  p = x2 * p + 156707.234f;
-  p = x2 * p + 1165184.25f;
-  vec q = x2 + 398.584503f;
-  q = x2 * q + 30510.9902f;
-  q = x2 * q + 545101.938f;
-  q = x2 * q + 1165184.25f;
-  return x * p / q;
-}
 
 INLINE vec activation_of(int kind, vec x) {
   return kind == TANH ? tanh_of(x) : choose(x <= all(0), all(0), x);
@@ -30,7 +17,7 @@ INLINE vec activation_of(int kind, vec x) {
 
 // The gradient before an activation, from the one behind it and its output y.
 INLINE vec before_activation(int kind, vec gradient, vec y) {
-  return kind == TANH ? gradient * (1 - y * y) : choose(y <= all(0), all(0), gradient);
+  return kind == TANH ? gradient * plus_product(all(1), -y, y) : choose(y <= all(0), all(0), gradient);
 }
 
 static void activate(int kind, long n, float *x) {
@@ -143,36 +130,48 @@ static void turn(int M, int N, const float *from, long ld, float *to) {
 }
 
 // Adds to sums[r N + n] the product of a vector of row r of a and one of row n of b; rows are K
-// apart. part: how many numbers it has (0: all). Where a has fewer rows than fit, its last is used.
-INLINE void multiply(const int N, int part, int rows, int K, const float *a, const float *b,
-                     vec *sums) {
+// apart. left: how many numbers it may have. Where a has fewer rows than fit, its last is used.
+INLINE void multiply(const int N, const int part, int left, int rows, int K, const float *a,
+                     const float *b, vec *sums) {
   vec columns[NARROW];
 #pragma GCC unroll 16
-  for (int n = 0; n < N; n++) columns[n] = part ? load_part(b + n * K, part) : load(b + n * K);
+  for (int n = 0; n < N; n++) columns[n] = part ? load_part(b + n * K, left) : load(b + n * K);
 #pragma GCC unroll 16
   for (int r = 0; r < WIDTH / N; r++) {
     const float *p = a + (long)(r < rows ? r : rows - 1) * K;
-    vec row = part ? load_part(p, part) : load(p);
+    vec row = part ? load_part(p, left) : load(p);
 #pragma GCC unroll 16
     for (int n = 0; n < N; n++)
       sums[r * N + n] = plus_product(sums[r * N + n], row, columns[n]);
   }
 }
 
+// The products of rows of a and of b over the lanes from `first` of all LANES: in each lane one.
+INLINE vec dots_of_part(const int N, int first, int rows, int K, const float *a, const float *b) {
+  vec sums[WIDTH] = {0};
+  int k = first;
+  for (; k + WIDTH <= K; k += LANES) multiply(N, 0, WIDTH, rows, K, a + k, b + k, sums);
+  if (k < K) multiply(N, 1, K - k, rows, K, a + k, b + k, sums);
+  return sums_of(sums);
+}
+
 // c [M, N] = bias + a [M, K] b, b turned: [N, K]. Rows of c are ldc apart, others not at all. For
-// few columns, which product would compute in vectors that are mostly empty: sums of vectors over k,
-// then of their lanes, as many numbers at once as a vector has.
+// few columns, which product would compute in vectors that are mostly empty: sums of lanes over k,
+// then of the lanes, as many numbers at once as a vector has.
 INLINE void dots_of(const int N, int M, int K, const float *a, const float *b, const float *bias,
                     float *c, long ldc) {
   const int R = WIDTH / N;  // rows at once
   for (int m = 0; m < M; m += R, a += (long)R * K) {
     const int rows = M - m < R ? M - m : R;
-    vec sums[WIDTH] = {0};
-    int k = 0;
-    for (; k + WIDTH <= K; k += WIDTH) multiply(N, 0, rows, K, a + k, b + k, sums);
-    if (k < K) multiply(N, K - k, rows, K, a + k, b + k, sums);
+    vec parts[PARTS];
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) parts[p] = dots_of_part(N, p * WIDTH, rows, K, a, b);
+#pragma GCC unroll 4
+    for (int d = 1; d < PARTS; d *= 2)
+#pragma GCC unroll 4
+      for (int p = 0; p + d < PARTS; p += 2 * d) parts[p] += parts[p + d];
     float totals[WIDTH];
-    store(totals, sums_of(sums));
+    store(totals, parts[0]);
     for (int r = 0; r < rows; r++)
       for (int n = 0; n < N; n++) c[(m + r) * ldc + n] = bias[n] + totals[r * N + n];
   }
@@ -279,11 +278,10 @@ static void add_rows(int B, int N, const float *x, float *sums) {
   }
 }
 
-void network_backward(const networks *m, int s, int k, int B, const float *x,
-                             const float *hidden, const float *gy, float *const *gradients,
-                             float *scratch) {
+void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
+                      const float *gy, float *const *gradients, float *scratch) {
   const int L = m->layers, *sizes = m->sizes;
-  const long widest = widest_of(m), n = (long)s * m->networks + k;
+  const long widest = widest_of(m);
   float *one = scratch, *other = one + BLOCK * widest;
   float *turned_gw = other + BLOCK * widest, *turned = turned_gw + NARROW * widest;
   float *at = turned;
@@ -298,7 +296,7 @@ void network_backward(const networks *m, int s, int k, int B, const float *x,
     const float *kept = hidden + B * width_of_hidden(m), *w = at;
     for (int l = L - 1; l >= 0; l--) {
       const int I = sizes[l], ld = sizes[l + 1], O = l == L - 1 ? m->columns[k] : ld;
-      float *gw = gradients[2 * l] + n * I * ld, *gb = gradients[2 * l + 1] + n * ld;
+      float *gw = gradients[2 * l], *gb = gradients[2 * l + 1];
       if (l > 0) kept -= (long)B * I;
       const float *in = l > 0 ? kept + (long)b * I : x + (long)b * I;
       if (!b) {
@@ -328,7 +326,13 @@ void network_backward(const networks *m, int s, int k, int B, const float *x,
 static void backward_one(const void *given, int n, float *scratch) {
   const call *c = given;
   OF_NETWORK(c, n);
-  network_backward(m, s, k, B, x, hidden, c->gy[k] + outputs, c->gradients, scratch);
+  float *gradients[2 * m->layers];
+  for (int l = 0; l < m->layers; l++) {
+    const long I = m->sizes[l], O = m->sizes[l + 1];
+    gradients[2 * l] = c->gradients[2 * l] + n * I * O;
+    gradients[2 * l + 1] = c->gradients[2 * l + 1] + n * O;
+  }
+  network_backward(m, s, k, B, x, hidden, c->gy[k] + outputs, gradients, scratch);
 }
 
 // Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn;

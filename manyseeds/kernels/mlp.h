@@ -12,6 +12,9 @@ typedef struct {
   const int *columns;  // [networks]: how many columns of the last matrix are used
   const float *const *parameters;  // [2 * layers]: weights [S, K, in, out] and biases [S, K, 1, out]
   const long *strides;             // [4 * layers]: of each, floats between seeds and networks
+  // Gradients of a seed are flat [P], a network's behind those of the one before:
+  const long *places;  // [2 * layers]: where each parameter's begin in them
+  long size;           // floats of a network, padding included
 } networks;
 
 // Floats that the hidden layers of a network put out per sample.
@@ -57,6 +60,12 @@ INLINE long backward_scratch(const networks *m) {
 }
 
 // Gradients of the parameters of network k of seed s, from gy [B, columns[k]], that of its outputs;
-// x, hidden: as network_forward had and left them. gradients: as mlp_backward.
+// x, hidden: as network_forward had and left them. gradients: [2 * layers], where those of this
+// network go: weights [in, out] and biases [1, out] of each layer; 0 of columns that are not used.
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                       const float *gy, float *const *gradients, float *scratch);
+
+// Where the gradients of network k go in those of a seed.
+INLINE void gradients_in(const networks *m, int k, float *of_seed, float **to) {
+  for (int i = 0; i < 2 * m->layers; i++) to[i] = of_seed + m->places[i] + k * m->size;
+}

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyseeds import kernels
 
 ACTIVATIONS = ("tanh", "relu")  # as numbered in C
+LANES = 16  # what the floats of a network are a multiple of
 
 
 def networks(
@@ -125,7 +126,8 @@ def compute(
     outputs = tuple(x.new_empty(S, B, width) for width in columns)
     described = describe(S, sizes, columns, kind, parameters)
     kept = None if hidden is None else hidden.data_ptr()
-    failed = kernels.functions().mlp_forward(described, B, x.data_ptr(), kept, addresses(outputs))
+    as_c = ctypes.byref(described)
+    failed = kernels.functions().mlp_forward(as_c, B, x.data_ptr(), kept, addresses(outputs))
     if failed:
         raise MemoryError("allocating memory for networks failed")
     return outputs
@@ -172,7 +174,7 @@ def differentiate(
     inputs = [tensor.contiguous() for tensor in inputs]
     described = describe(len(x), sizes, columns, kind, parameters)
     pointers = x.data_ptr(), hidden.data_ptr(), addresses(inputs), addresses(results)
-    if function(described, x.shape[1], *pointers):
+    if function(ctypes.byref(described), x.shape[1], *pointers):
         raise MemoryError("allocating memory for the derivatives of networks failed")
 
 
@@ -183,6 +185,7 @@ class _Description(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("seeds", "networks", "layers", "activation")),
         ("threads", ctypes.c_int),
         *((name, ctypes.c_void_p) for name in ("sizes", "columns", "parameters", "strides")),
+        *(("places", ctypes.c_void_p), ("size", ctypes.c_long)),
     )
 
 
@@ -192,11 +195,15 @@ def describe(
     columns: tuple[int, ...],
     kind: int,
     parameters: Sequence[Tensor],
+    places: tuple[int, ...] = (),
+    size: int = 0,
 ) -> Any:
-    """The networks as C wants them."""
+    """The networks as C wants them; places, size: of gradients that lie as those of a module."""
     pointers, strides = map(Tensor.data_ptr, parameters), map(Tensor.stride, parameters)
     threads = torch.get_num_threads()
-    return _describe(seeds, sizes, columns, kind, threads, tuple(pointers), tuple(strides))
+    return _describe(
+        *(seeds, sizes, columns, kind, threads, tuple(pointers), tuple(strides), places, size)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -208,6 +215,8 @@ def _describe(
     threads: int,
     pointers: tuple[int, ...],
     strides: tuple[tuple[int, ...], ...],
+    places: tuple[int, ...],
+    size: int,
 ) -> Any:
     between = [x for stride in strides for x in stride[:2]]  # seeds and networks
     arrays = (
@@ -215,6 +224,7 @@ def _describe(
         (ctypes.c_int * len(columns))(*columns),
         (ctypes.c_void_p * len(pointers))(*pointers),
         (ctypes.c_long * len(between))(*between),
+        (ctypes.c_long * len(places))(*places),
     )
     description = _Description(
         seeds,
@@ -223,9 +233,10 @@ def _describe(
         kind,
         threads,
         *[ctypes.addressof(array) for array in arrays],
+        size,
     )
     description.arrays = arrays  # as long as what points to them
-    return ctypes.byref(description)
+    return description
 
 
 def addresses(tensors: Sequence[Tensor]) -> Any:
@@ -233,25 +244,38 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
 
 
-def backpropagate(networks: Any, function: Any, described: ctypes.Structure) -> None:
-    """Call a function of C that computes the gradients of a SeedMLP's parameters, and set them.
-
-    Raises IndexError for actions that are none.
-    """
-    weights, biases = networks.parameter_lists()
+def struct(module: Any, root: nn.Module | None = None) -> ctypes.Structure:
+    """The `networks` of a SeedMLP; root: the module whose gradients are computed with it."""
+    weights, biases = module.parameter_lists()
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
-    gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
     sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
-    columns = networks.outputs
-    kind = ACTIVATIONS.index(networks.activation)
-    as_c = describe(len(weights[0]), sizes, columns, kind, parameters)
-    failed = function(as_c, ctypes.byref(described), addresses(gradients))
-    if failed == 1:
-        raise MemoryError("allocating memory for the gradients of networks failed")
-    if failed:
-        raise IndexError(f"actions must be from 0 to {columns[0] - 1}")
-    for p, gradient in zip(parameters, gradients, strict=True):
-        accumulate(p, gradient)
+    kind = ACTIVATIONS.index(module.activation)
+    found, size = ({}, 0) if root is None else places_in(root)
+    places = tuple(found[id(p)] for p in parameters) if found else ()
+    described: ctypes.Structure = describe(
+        len(weights[0]), sizes, module.outputs, kind, parameters, places, size
+    )
+    return described
+
+
+def places_in(root: nn.Module) -> tuple[dict[int, int], int]:
+    """Where the parameters of a module lie in its flat ones (`optim.flatten_parameters`), by id,
+    and the floats of a network, padding included."""
+    places, at = {}, 0
+    for p in root.parameters():
+        places[id(p)] = at
+        at += p[0, 0].numel()
+    return places, -(-at // LANES) * LANES
+
+
+def set_gradients(root: nn.Module, gradients: Tensor) -> None:
+    """Add gradients `[S, P]`, which lie as the parameters of a module do, to theirs."""
+    per_network = gradients.view(*next(root.parameters()).shape[:2], -1)
+    at = 0
+    for p in root.parameters():
+        size = p[0, 0].numel()
+        accumulate(p, per_network[..., at : at + size].view(p.shape))
+        at += size
 
 
 def accumulate(p: Tensor, gradient: Tensor) -> None:

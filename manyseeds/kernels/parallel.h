@@ -5,8 +5,8 @@
 #include <xmmintrin.h>
 #endif
 
-// How this thread rounds: whether numbers next to 0 count as 0 is a mode of each thread.
-static inline unsigned long rounding(void) {
+// How this thread computes: whether numbers next to 0 count as 0 is a mode of each thread.
+static inline unsigned long arithmetic(void) {
   unsigned long mode = 0;
 #if defined(__SSE__)
   mode = _mm_getcsr();
@@ -16,7 +16,7 @@ static inline unsigned long rounding(void) {
   return mode;
 }
 
-static inline void round_as(unsigned long mode) {
+static inline void compute_as(unsigned long mode) {
 #if defined(__SSE__)
   _mm_setcsr((unsigned)mode);
 #elif defined(__aarch64__)
@@ -26,9 +26,25 @@ static inline void round_as(unsigned long mode) {
 #endif
 }
 
+// IEEE 754: CPUs do not agree in which results are so small that another mode makes them 0.
+#if defined(__SSE__)
+enum { STANDARD = 0x1f80 };
+#else
+enum { STANDARD = 0 };
+#endif
+
 // Memory for n floats that begins with a cache line.
 static inline float *floats(long n) {
-  return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64);
+  return aligned_alloc(64, (sizeof(float) * (size_t)n + 63) / 64 * 64);
+}
+
+// The next n floats of scratch, a whole number of cache lines: those of `floats_of(n)`.
+static inline long floats_of(long n) { return (n + 15) / 16 * 16; }
+
+static inline float *take_floats(float **scratch, long n) {
+  float *taken = *scratch;
+  *scratch += floats_of(n);
+  return taken;
 }
 
 typedef void work(const void *given, int n, float *scratch);
@@ -38,10 +54,10 @@ typedef void work(const void *given, int n, float *scratch);
 static inline int for_each(int count, int threads, long size, work *one, const void *given) {
   (void)threads;  // without OpenMP
   int failed = 0;
-  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    round_as(mode);
+    const unsigned long mode = arithmetic();
+    compute_as(STANDARD);
     float *scratch = floats(size + 1);
     if (!scratch) {
 #pragma omp atomic write
@@ -51,6 +67,7 @@ static inline int for_each(int count, int threads, long size, work *one, const v
     for (int n = 0; n < count; n++)
       if (scratch) one(given, n, scratch);
     free(scratch);
+    compute_as(mode);
   }
   return failed;
 }

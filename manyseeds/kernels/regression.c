@@ -4,38 +4,33 @@
 // S seeds, M samples, A outputs.
 #include <math.h>
 
+#include "distributions.h"
 #include "mlp.h"
+#include "parallel.h"
 
-typedef struct {
-  long samples;
-  int huber;               // with a threshold of 1; otherwise the square
-  const float *x;          // [S, M, in]
-  const int64_t *actions;  // [S, M], which output; null: the first
-  const float *targets;    // [S, M]
-  float *losses;           // [S]
-  float *outputs;          // [S, M], the chosen ones
-} regression;
+struct regress {
+  int S, M, O, P, huber;     // huber: with a threshold of 1; otherwise the square
+  const networks *networks;  // the first of a seed
+  const float *x;            // [S, M, O]
+  const int64_t *actions;    // [S, M], which output; null: the first
+  const float *targets;      // [S, M]
+  float *losses;             // [S]
+  float *outputs;            // [S, M], the chosen ones
+  float *gradients;          // [S, P], 0 where nothing is written
+};
 
 static long scratch_of(const networks *m, long M) {
   const long forward = forward_scratch(m), backward = backward_scratch(m);
   return M * (width_of_hidden(m) + 2 * m->columns[0]) + (forward > backward ? forward : backward);
 }
 
-typedef struct {
-  const networks *m;
-  const regression *r;
-  float *const *gradients;
-} call;
-
 static void one_seed(const void *given, int s, float *scratch) {
-  const call *c = given;
-  const networks *m = c->m;
-  const regression *r = c->r;
-  float *const *gradients = c->gradients;
-  const long M = r->samples, first = s * M, A = m->columns[0];
-  const float *x = r->x + first * m->sizes[0];
+  const struct regress *r = given;
+  const networks *m = r->networks;
+  const long M = r->M, first = s * M, A = m->columns[0];
+  const float *x = r->x + first * r->O;
   float *hidden = scratch, *y = hidden + M * width_of_hidden(m), *of_y = y + M * A;
-  float *rest = of_y + M * A;
+  float *rest = of_y + M * A, *to[2 * m->layers];
   prepare_forward(m, s, 0, rest);
   network_forward(m, s, 0, (int)M, x, hidden, rest, y);
   double total = 0;
@@ -51,13 +46,12 @@ static void one_seed(const void *given, int s, float *scratch) {
     of_y[chosen] = slope / (float)M;
   }
   r->losses[s] = (float)(total / (double)M);
-  network_backward(m, s, 0, (int)M, x, hidden, of_y, gradients, rest);
+  gradients_in(m, 0, r->gradients + (long)s * r->P, to);
+  network_backward(m, s, 0, (int)M, x, hidden, of_y, to, rest);
 }
 
-// gradients: as mlp_backward. Returns 0, 1 without memory, or 2 for an action that is none.
-int regress(const networks *m, const regression *r, float *const *gradients) {
-  for (long i = 0; r->actions && i < m->seeds * r->samples; i++)
-    if (r->actions[i] < 0 || r->actions[i] >= m->columns[0]) return 2;
-  const call given = {m, r, gradients};
-  return for_each(m->seeds, m->threads, scratch_of(m, r->samples), one_seed, &given);
+int regress(const struct regress *r) {
+  const networks *m = r->networks;
+  if (r->actions && !are_actions((long)r->S * r->M, m->columns[0], r->actions)) return 2;
+  return for_each(r->S, m->threads, scratch_of(m, r->M), one_seed, r);
 }

@@ -1,27 +1,46 @@
 // Vectors of floats for any CPU, by the compilers' vector extensions.
+//
+// The same bits on every CPU and by every compiler: built with -ffp-contract=off, so that a product
+// and a sum are rounded once only where `plus_product` says so, and with sums over LANES lanes in
+// one order, however many of them a register holds.
 #pragma once
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#endif
+
+#if !defined(__FMA__) && !defined(__aarch64__)
+#error "needs a CPU with FMA"
 #endif
 
 // Floats in a register, and the tile of a matrix product that fits into the registers: ROWS times
 // COLUMNS vectors of sums, beside the COLUMNS that are multiplied and one number.
 #if defined(__AVX512F__)
 enum { WIDTH = 16, ROWS = 6, COLUMNS = 4 };  // 32 registers
-#elif defined(__AVX__)
+#elif defined(__AVX2__)
 enum { WIDTH = 8, ROWS = 6, COLUMNS = 2 };  // 16
 #elif defined(__aarch64__)
 enum { WIDTH = 4, ROWS = 6, COLUMNS = 4 };  // 32
 #else
-enum { WIDTH = 4, ROWS = 4, COLUMNS = 2 };  // 16 with SSE
+#error "needs AVX or NEON"
 #endif
+
+// Lanes that a sum over many numbers has, and registers that hold them.
+enum { LANES = 16, PARTS = LANES / WIDTH };
 
 typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
 typedef int32_t mask __attribute__((vector_size(WIDTH * sizeof(int32_t))));
+
+#if defined(__AVX512F__)
+#define NUMBERS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#elif defined(__AVX2__)
+#define NUMBERS {0, 1, 2, 3, 4, 5, 6, 7}
+#else
+#define NUMBERS {0, 1, 2, 3}
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -42,9 +61,9 @@ INLINE vec load_part(const float *p, int n) {
 INLINE void store_part(float *p, vec x, int n) {
   _mm512_mask_storeu_ps(p, (__mmask16)((1 << n) - 1), (__m512)x);
 }
-#elif defined(__AVX__)
+#elif defined(__AVX2__)
 INLINE __m256i first(int n) {
-  mask lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  mask lanes = NUMBERS;
   return (__m256i)(lanes < n);
 }
 
@@ -75,41 +94,33 @@ INLINE void store_up_to(float *p, vec x, long n) {
 
 INLINE vec all(float x) { return x - (vec){0}; }
 
-// a + b c. Where the CPU has FMA, always one: a compiler would round twice in some loops, once in
-// others, and a number would depend on the loop that computes it.
+// a + b c, rounded once.
 INLINE vec plus_product(vec a, vec b, vec c) {
 #if defined(__AVX512F__)
   return (vec)_mm512_fmadd_ps((__m512)b, (__m512)c, (__m512)a);
-#elif defined(__FMA__)
+#elif defined(__AVX2__)
   return (vec)_mm256_fmadd_ps((__m256)b, (__m256)c, (__m256)a);
-#elif defined(__aarch64__)
-  return (vec)vfmaq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
 #else
-  return a + b * c;
+  return (vec)vfmaq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
 #endif
 }
 
 // a where the mask is set, otherwise b.
 INLINE vec choose(mask m, vec a, vec b) { return (vec)(((mask)a & m) | ((mask)b & ~m)); }
 
+// |x|.
+INLINE vec size_of(vec x) { return (vec)((mask)x & 0x7fffffff); }
+
 // x in [-limit, limit]; NaN stays.
 INLINE vec clamp_to(vec x, float limit) {
 #if defined(__AVX512F__)
   return (vec)_mm512_max_ps(-(__m512)all(limit), _mm512_min_ps((__m512)all(limit), (__m512)x));
-#elif defined(__AVX__)
+#elif defined(__AVX2__)
   return (vec)_mm256_max_ps(-(__m256)all(limit), _mm256_min_ps((__m256)all(limit), (__m256)x));
 #else
   return choose(x > all(limit), all(limit), choose(x < all(-limit), all(-limit), x));
 #endif
 }
-
-#if defined(__AVX512F__)
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
-#elif defined(__AVX__)
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
-#else
-#define LANES {0, 1, 2, 3}
-#endif
 
 // Lanes of a where bit d of their number is 0, else lanes of b; from_b and from_a lanes further.
 INLINE vec mix(const int d, vec a, const int from_a, vec b, const int from_b) {
@@ -118,7 +129,7 @@ INLINE vec mix(const int d, vec a, const int from_a, vec b, const int from_b) {
   for (int i = 0; i < WIDTH; i++) x[i] = i & d ? b[i + from_b] : a[i + from_a];
   return x;
 #else
-  mask lanes = LANES, of_b = (lanes & d) != 0;
+  mask lanes = NUMBERS, of_b = (lanes & d) != 0;
   return __builtin_shuffle(a, b, (of_b & (lanes + WIDTH + from_b)) | (~of_b & (lanes + from_a)));
 #endif
 }
@@ -149,28 +160,26 @@ INLINE vec sums_of(vec *x) {
 INLINE vec root(vec x) {
 #if defined(__AVX512F__)
   return (vec)_mm512_sqrt_ps((__m512)x);
-#elif defined(__AVX__)
+#elif defined(__AVX2__)
   return (vec)_mm256_sqrt_ps((__m256)x);
 #else
-  for (int i = 0; i < WIDTH; i++) x[i] = __builtin_sqrtf(x[i]);
-  return x;
+  return (vec)vsqrtq_f32((float32x4_t)x);
 #endif
 }
 
-INLINE float sum_of(vec x) {
-  float total = 0;
-  for (int i = 0; i < WIDTH; i++) total += x[i];
-  return total;
+// The sum of LANES lanes, which are in PARTS vectors: in a tree, 8 apart first.
+INLINE float sum_of(const vec *lanes) {
+  float sums[LANES];
+  memcpy(sums, lanes, sizeof sums);
+  for (int d = LANES / 2; d > 0; d /= 2)
+    for (int i = 0; i < d; i++) sums[i] += sums[i + d];
+  return sums[0];
 }
 
 #if defined(__AVX512F__)
 #define INSTRUCTIONS "AVX-512"
 #elif defined(__AVX2__)
 #define INSTRUCTIONS "AVX2"
-#elif defined(__AVX__)
-#define INSTRUCTIONS "AVX"
-#elif defined(__aarch64__)
-#define INSTRUCTIONS "NEON"
 #else
-#define INSTRUCTIONS "generic"
+#define INSTRUCTIONS "NEON"
 #endif

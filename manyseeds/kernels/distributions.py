@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of distributions over actions in C (categorical.c)."""
+"""Log-probabilities and entropies of distributions over actions in C (distributions.c)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Categorical(torch.autograd.Function):
         probabilities = torch.empty_like(logits)
         rows, tensors = actions.numel(), (logits, actions, logprobs, entropies, probabilities)
         pointers = [x.data_ptr() for x in tensors]
-        if kernels.functions().categorical_forward(rows, logits.shape[-1], *pointers):
+        if kernels.functions().categorical(rows, logits.shape[-1], *pointers):
             raise IndexError(f"actions must be from 0 to {logits.shape[-1] - 1}")
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)

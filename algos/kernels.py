@@ -1,0 +1,132 @@
+"""The C code of algorithms: what stands for functions of NAME.py is in NAME.c.
+
+S seeds, T steps of N environments, B samples, M per gradient step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from manyseeds import kernels
+from manyseeds.kernels import mlp, optim, policy
+
+HERE = Path(__file__).parent
+PPO_ESTIMATE, PPO_GRADIENT, PPO_UPDATE = (
+    kernels.kernel(HERE / "ppo.c", name) for name in ("ppo_estimate", "ppo_gradient", "ppo_update")
+)
+
+
+class Terms(NamedTuple):
+    """What the objective of a minibatch was made of, without gradients."""
+
+    policy_loss: Tensor  # [S], like the next
+    value_loss: Tensor
+    entropy: Tensor  # [S, M], like the next
+    logprobs: Tensor
+
+
+def takes(agent: Any, *args: Any) -> bool:
+    """Whether a kernel can compute with an agent: it is on a CPU."""
+    return kernels.usable(next(agent.parameters()))
+
+
+def ppo_estimate(
+    agent: Any, rollout: Any, rewards: Tensor, config: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `estimate` of ppo.py says."""
+    S, T, N, size = rollout.obs.shape
+    logprobs, values, advantages = rewards.new_empty(3, S, T * N).unbind()
+    PPO_ESTIMATE(
+        S=S,
+        T=T,
+        N=N,
+        O=size,
+        policy=policy.struct(agent, agent.networks),
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        logprobs=logprobs,
+        values=values,
+        advantages=advantages,
+        **rollout._asdict() | {"rewards": rewards},
+    )
+    return logprobs, values, advantages
+
+
+@kernels.sets_gradients
+def ppo_gradient(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
+    """What `backpropagate` of ppo.py says."""
+    S, M, size = batch.obs.shape
+    networks = mlp.struct(agent.networks, agent)
+    P = networks.networks * networks.size
+    gradients, new = batch.obs.new_zeros(S, P), batch.obs.new_empty
+    terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
+    PPO_GRADIENT(
+        S=S,
+        M=M,
+        O=size,
+        P=P,
+        policy=policy.struct(agent, agent.networks),
+        obs=batch.obs,
+        actions=batch.actions,
+        old_logprobs=batch.logprobs,
+        old_values=batch.values,
+        advantages=batch.advantages,
+        returns=batch.returns,
+        gradients=gradients,
+        entropies=terms.entropy,
+        logprobs=terms.logprobs,
+        policy_loss=terms.policy_loss,
+        value_loss=terms.value_loss,
+        **ppo_settings(config, clip_range),
+    )
+    mlp.set_gradients(agent, gradients)
+    return terms
+
+
+def ppo_settings(config: Any, clip_range: Tensor | None) -> dict[str, Any]:
+    """What the loss is computed with."""
+    return {
+        "normalized": config.normalize_advantage,
+        "clip": -1.0 if clip_range is None else clip_range,
+        "value_clip": config.clip_value_range,
+        "value_coef": config.value_coef,
+        "entropy_coef": config.entropy_coef,
+    }
+
+
+def ppo_update(
+    agent: Any,
+    optimizer: Any,
+    batch: Any,
+    shuffle: Tensor,
+    config: Any,
+    lr: Tensor,
+    clip_range: Tensor | None,
+) -> dict[str, Tensor]:
+    """What `update` of ppo.py says."""
+    S, B, size = batch.obs.shape
+    names = ["policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance"]
+    metrics = batch.obs.new_empty(len(names), S)
+    clips = isinstance(config.clip_range, Tensor) or config.clip_range > 0
+    PPO_UPDATE(
+        S=S,
+        B=B,
+        M=config.minibatch,
+        O=size,
+        P=optimizer.params.shape[1],
+        epochs=shuffle.shape[1],
+        policy=policy.struct(agent, agent.networks),
+        optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
+        shuffle=shuffle,
+        target_kl=config.target_kl,
+        metrics=metrics,
+        **batch._asdict(),
+        **ppo_settings(config, clip_range if clips else None),
+    )
+    found = dict(zip(names, metrics.unbind(), strict=True))
+    if not clips:
+        del found["clipfrac"]
+    return found

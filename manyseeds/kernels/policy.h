@@ -1,0 +1,44 @@
+// Stochastic policies of a seed axis: a network's outputs and the distributions they stand for.
+//
+// S seeds, M samples, O inputs, W outputs of the network: A logits, or the means of D components.
+#pragma once
+#include "mlp.h"
+#include "parallel.h"
+
+typedef struct {
+  int S, O, continuous;
+  const networks *networks;    // the first of a seed is the policy's
+  const float *log_std;        // of seeds `stride` apart, D each; null: discrete
+  long stride, place;          // place: of its gradient in those of a seed
+  const float *mean, *scale;   // [S, O], of normalised observations; null: not
+} policy;
+
+// What the networks see of M observations x [M, O] of seed s.
+void features_of(const policy *p, int s, long M, const float *x, float *features);
+
+// What is known of M samples after `policy_forward`, for `policy_backward`.
+typedef struct {
+  float *logprobs, *entropies;  // [M]
+  float *hidden, *head, *probabilities, *inverse, *of_head;
+} evaluated;
+
+// Memory for M samples in scratch, of `evaluated_size` floats.
+long evaluated_size(const policy *p, long M);
+evaluated evaluated_in(const policy *p, long M, float **scratch);
+
+// Floats of scratch that the functions below need.
+long policy_scratch(const policy *p);
+
+// Log-probabilities of actions, [M] int64 or [M, D] floats, and entropies, for features x [M, O].
+void policy_forward(const policy *p, int s, long M, const float *x, const void *actions,
+                    evaluated *e, float *scratch);
+
+// The gradients of one seed's parameters, flat [P] as mlp.h says, from those of log-probabilities and
+// entropies (null: none).
+void policy_backward(const policy *p, int s, long M, const float *x, const void *actions,
+                     const evaluated *e, const float *of_logprobs, const float *of_entropies,
+                     float *gradients, float *scratch);
+
+// V [M] of network k of seed s, for features x [M, O]; hidden: [M, width_of_hidden] or null.
+void value_forward(const networks *m, int s, int k, long M, const float *x, float *hidden,
+                   float *values, float *scratch);
