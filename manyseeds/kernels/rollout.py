@@ -134,7 +134,7 @@ def step(
 ) -> tuple[Tensor, ...]:
     """One step with discrete actions `[S, N]`; noise `[S, N, transition_noise + initial_noise]`.
 
-    environment, spec, physics, elapsed: as of a rollout. Returns what `envs.Step` holds in its
+    environment, spec, physics, elapsed: as of a rollout. Returns what a `Step` holds in its
     order, with physics and elapsed in the place of the state. Raises IndexError for other actions.
     """
     physics, elapsed = copies(physics, elapsed)
