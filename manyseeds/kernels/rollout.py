@@ -95,19 +95,19 @@ def rollout(
     the steps, and the steps.
     """
     S, T, N = action_noise.shape[:3]
-    D, O = len(spec.action_low), spec.obs_size
+    D, size = len(spec.action_low), spec.obs_size
     # Contiguous: reset noise of another layout hands it on to the state.
     physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in (physics, elapsed))
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
     ends = new(2, *steps_of, dtype=torch.bool).unbind()
-    steps = Rollout(new(*steps_of, O), actions, new(steps_of), *ends, new(*steps_of, O))
-    last = new(S, N, O)
+    steps = Rollout(new(*steps_of, size), actions, new(steps_of), *ends, new(*steps_of, size))
+    last = new(S, N, size)
     ROLLOUT(
         S=S,
         T=T,
         N=N,
-        O=O,
+        O=size,
         P=physics.shape[2],
         columns=action_noise.shape[3],
         noise=env_noise.shape[3],
