@@ -29,7 +29,7 @@ import manyseeds.distributions
 import manyseeds.layers
 import manyseeds.optim
 import manyseeds.samples
-from manyseeds import envs, kernels
+from manyseeds import envs, evaluate, kernels
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT
@@ -128,6 +128,7 @@ def guarded() -> Iterator[tuple[Guard, Any]]:
     for module in algorithms():
         policy = policy_of(module)
         yield PLAYING, policy
+        yield evaluate.PLAYING, policy
         for guard, _ in guards_in(module):
             yield guard, policy
     for env, guard in GUARDS.items():

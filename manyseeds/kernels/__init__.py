@@ -245,14 +245,6 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.mlp_forward.argtypes = [pointer, ctypes.c_int, *3 * [pointer]]
     functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
     functions.mlp_tangent.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
-    functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
-    functions.take.argtypes = [*4 * [ctypes.c_long], *3 * [pointer]]
-    functions.gae.argtypes = [*3 * [ctypes.c_long], *8 * [pointer]]
-    functions.gae.restype = None
-    functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]
-    functions.episode_means.restype = None
-    functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
-    functions.rollout_with.argtypes = [pointer, pointer, pointer]
     functions.categorical.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
     functions.categorical_backward.restype = None
     functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.cli import ControlConfig, identity, parse
 from manyseeds.envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate
+from manyseeds.kernels.guard import watch
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import base
 from manyseeds.runs import control as run_module
@@ -92,6 +94,7 @@ class Played:
     def __init__(self, env: Env) -> None:
         self.spec, self.reset, self.step = env.spec, env.reset, env.step
         self.initial_noise, self.noise_size = env.initial_noise, env.noise_size
+        self.in_c = env.in_c
 
 
 # ---- Against a loop in Gymnasium --------------------------------------------------------
@@ -510,6 +513,48 @@ def test_metrics_are_averaged_over_a_seeds_own_windows() -> None:
     assert not run._pending
 
 
+@pytest.mark.parametrize(("T", "block"), [(2000, 3), (1000, 7), (997, 13), (20, 1), (500, 500)])
+def test_windows_of_seeds_that_keep_step_are_those_of_each(T: int, block: int) -> None:
+    """One timestep for all, with which nothing is looked at before it is due, or [S] equal ones."""
+    together, each = silent(T, seeds=2), silent(T, seeds=2)
+    for t in range(block, T + block, block):
+        metrics = {"td_loss": torch.tensor([1.0 / t, t / 3])}
+        together.log(t, metrics)
+        each.log(torch.tensor([t, t]), metrics)
+        assert together._timesteps.tolist() == [t, t]
+        assert len(together.windows) == len(each.windows)
+    assert together.metrics().equals(each.metrics())
+    ends = [t for t in range(block, T + block, block) if t * 200 // T > (t - block) * 200 // T]
+    assert together.metrics()["timestep"].tolist() == [t for t in ends for _ in range(2)]
+
+
+def test_an_iteration_in_which_nothing_is_due_makes_few_calls(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Neither PyTorch nor NumPy computes anything."""
+    monkeypatch.setattr(watch, "_next", math.inf)  # the next look at code is not due either
+    config = ppo.Config(total_timesteps=10**6, seeds=3, quiet=True)
+    run = Run(config, directory=tmp_path)
+    env, metrics = config.make_env(), {"td_loss": torch.ones(3)}
+    run.restore([envs.EpisodeTracker(3, 1)], 0)
+    run._points[:] = 0
+    called: list[str] = []
+
+    def note(frame: Any, event: str, function: Any) -> None:
+        if event in ("call", "c_call"):
+            called.append(frame.f_code.co_name if event == "call" else function.__name__)
+
+    for t in range(10, 50, 10):
+        sys.setprofile(note if t > 10 else None)  # what is due next is computed at the first
+        run.log(t, metrics)
+        run.evaluate_if_due(t, env, Constant())
+        run.save_if_due(t, metrics)
+        sys.setprofile(None)
+    run.close()
+    assert len(run._pending) == 4
+    assert len(called) <= 3 * 14, called
+
+
 def test_a_seeds_log_has_the_same_bits_alone() -> None:
     """Sums over more or fewer logs than a neighbour's must not round otherwise."""
     T, steps = 2000, walks(9, 2000, 40, seed=3)
@@ -596,6 +641,16 @@ def test_a_nan_loss_marks_its_seed_with_the_step() -> None:
         bad = [k == 7, k > 10, k in (20, 21)]
         run.log(now, {"policy_loss": torch.tensor([math.nan if b else 1.0 for b in bad])})
     assert run.diverged == {0: 21, 2: 80}
+
+
+def test_weights_that_the_last_update_broke_mark_their_seed() -> None:
+    """Its loss was still a number. A seed that had diverged keeps its timestep."""
+    run, policy = silent(100, seeds=4, first_seed=5), Versions(4)
+    run.evaluate_if_due(0, Poisoned(), policy)
+    run.log(60, {"td_loss": torch.tensor([1.0, 1.0, math.nan, 1.0])})
+    run.log(100, {"td_loss": torch.ones(4)})
+    policy.version = torch.tensor([1.0, math.inf, math.nan, 0.0])
+    assert run.finish(policy)["diverged"] == {"6": 100, "7": 60}
 
 
 PLANT = ("--total-timesteps", "640", "--num-envs", "4", "--num-steps", "16", "--hidden", "8")
