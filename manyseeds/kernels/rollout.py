@@ -20,7 +20,9 @@ from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
-ROLLOUT, STEP, EPISODES = (kernels.kernel(SOURCE, name) for name in ("rollout", "env_step", "episodes"))
+ROLLOUT, STEP, EPISODES = (
+    kernels.kernel(SOURCE, name) for name in ("rollout", "env_step", "episodes")
+)
 
 
 class PolicyKernel(NamedTuple):
@@ -100,18 +102,18 @@ def rollout(
     the steps, and the steps.
     """
     S, T, N = action_noise.shape[:3]
-    D, O = len(spec.action_low), spec.obs_size
+    D, size = len(spec.action_low), spec.obs_size
     physics, elapsed = copies(physics, elapsed)
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
     ends = new(2, *steps_of, dtype=torch.bool).unbind()
-    steps = Rollout(new(*steps_of, O), actions, new(steps_of), *ends, new(*steps_of, O))
-    last = new(S, N, O)
+    steps = Rollout(new(*steps_of, size), actions, new(steps_of), *ends, new(*steps_of, size))
+    last = new(S, N, size)
     ROLLOUT(
         S=S,
         T=T,
         N=N,
-        O=O,
+        O=size,
         P=physics.shape[2],
         columns=action_noise.shape[3],
         noise=env_noise.shape[3],
@@ -137,13 +139,13 @@ def step(
     other actions.
     """
     physics, elapsed = copies(physics, elapsed)
-    new, (S, N), O = physics.new_empty, actions.shape, spec.obs_size
-    obs, final_obs = new(2, S, N, O).unbind()
+    new, (S, N), size = physics.new_empty, actions.shape, spec.obs_size
+    obs, final_obs = new(2, S, N, size).unbind()
     rewards, ends = new(S, N), new(2, S, N, dtype=torch.bool).unbind()
     STEP(
         S=S,
         N=N,
-        O=O,
+        O=size,
         P=physics.shape[2],
         noise=noise.shape[2],
         num_actions=spec.num_actions,

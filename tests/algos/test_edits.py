@@ -403,7 +403,7 @@ def test_an_edit_of_an_environment_counts(
     path = Path(inspect.getfile(original))
     cls = getattr(edited(path, edit.right, edit.wrong, tmp_path), original.__name__)
     name = c_environments.GUARDS[original].kernel
-    guard = Guard(name, *c_environments.DYNAMICS, c_of=original.__module__)
+    guard = Guard(name, *c_environments.DYNAMICS, c_of=original)
     monkeypatch.setitem(envs.NATIVE, edit.env, cls)
     monkeypatch.setitem(c_environments.GUARDS, cls, guard)
     assert_counts(ppo, settings, before)
