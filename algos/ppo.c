@@ -25,12 +25,6 @@ struct ppo_estimate {
   float *logprobs, *values, *advantages;  // [S, T, N]
 };
 
-// Sample i of the actions of a policy.
-static const void *actions_at(const policy *p, const void *actions, long i) {
-  if (p->continuous) return (const float *)actions + i * p->networks->columns[0];
-  return (const int64_t *)actions + i;
-}
-
 static void estimate_seed(const void *given, int s, float *scratch) {
   const struct ppo_estimate *x = given;
   const policy *p = x->policy;

@@ -13,6 +13,12 @@ typedef struct {
   const float *mean, *scale;   // [S, O], of normalised observations; null: not
 } policy;
 
+// Sample i of the actions of a policy: int64, or D floats.
+INLINE const void *actions_at(const policy *p, const void *actions, long i) {
+  if (p->continuous) return (const float *)actions + i * p->networks->columns[0];
+  return (const int64_t *)actions + i;
+}
+
 // What the networks see of M observations x [M, O] of seed s.
 void features_of(const policy *p, int s, long M, const float *x, float *features);
 
@@ -28,6 +34,16 @@ evaluated evaluated_in(const policy *p, long M, float **scratch);
 
 // Floats of scratch that the functions below need.
 long policy_scratch(const policy *p);
+
+// Floats of memory for M actions, and a copy of action `from` there as action `to`.
+INLINE long floats_of_actions(const policy *p, long M) {
+  return floats_of(M * (p->continuous ? p->networks->columns[0] : 2));
+}
+
+INLINE void copy_action(const policy *p, const void *actions, long from, void *others, long to) {
+  const size_t size = p->continuous ? sizeof(float) * p->networks->columns[0] : sizeof(int64_t);
+  memcpy((void *)actions_at(p, others, to), actions_at(p, actions, from), size);
+}
 
 // Log-probabilities of actions, [M] int64 or [M, D] floats, and entropies, for features x [M, O].
 void policy_forward(const policy *p, int s, long M, const float *x, const void *actions,
