@@ -1,7 +1,7 @@
 // GRPO in C: what estimate(), backpropagate() and update() of grpo.py say, seed by seed.
 //
 // S seeds, L steps, K groups of G episodes, B = L K G samples, M per gradient step, O observation
-// size, W numbers of an action, P parameters.
+// size, D components of a continuous action, P parameters.
 #include <math.h>
 
 #include "distributions.h"
@@ -22,11 +22,11 @@ enum { CHUNK = 256 };  // samples that the policies see at once
 static const float EQUAL = 1e-5f;  // relative: sums of the same rewards in another order
 
 struct grpo_estimate {
-  int S, L, K, G, O, W, advantage, all_peers, std, threads;
+  int S, L, K, G, O, advantage, all_peers, std, threads;
   const policy *policy;
   const policy *reference;                  // null: the policy itself
   const float *obs;                         // [S, L, K, G, O]
-  const void *actions;                      // [S, L, K, G, W], int64 or, continuous ones, float
+  const void *actions;                      // int64 [S, L, K, G], or floats with D components each
   const float *rewards;                     // [S, L, K, G], 0 after the end
   const unsigned char *alive;               // [S, L, K, G]
   const float *gamma;                       // [S]
@@ -274,10 +274,10 @@ static void gradient(const grpo_settings *c, int s, long M, const samples *b, wo
 
 // Samples of all seeds, as Python has them.
 typedef struct {
-  int S, O, W;
+  int S, O;
   long B;
   const float *obs;                                // [S, B, O]
-  const void *actions;                             // [S, B, W], int64 or, continuous ones, float
+  const void *actions;                             // int64 [S, B], or floats with D components each
   const float *logprobs, *reference, *advantages;  // [S, B]
 } grpo_batch;
 

@@ -5,8 +5,8 @@ S seeds, T steps of N environments, B samples, M per gradient step.
 
 from __future__ import annotations
 
+import ctypes
 import math
-from ctypes import Structure
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels import mlp, optim, policy
+from manyseeds.kernels import actor_critic, mlp, optim, policy
 from manyseeds.kernels.binding import Struct
 from manyseeds.rows import used
 
 HERE = Path(__file__).parent
-PPO_ESTIMATE, PPO_GRADIENT, PPO_UPDATE = (
-    kernels.kernel(HERE / "ppo.c", name) for name in ("ppo_estimate", "ppo_gradient", "ppo_update")
+PPO_GRADIENT, PPO_UPDATE = (
+    kernels.kernel(HERE / "ppo.c", name) for name in ("ppo_gradient", "ppo_update")
 )
 
 
@@ -38,24 +38,20 @@ def takes(agent: Any, *args: Any) -> bool:
     return kernels.usable(next(agent.parameters()))
 
 
-def ppo_estimate(
+def gae_estimate(
     agent: Any, rollout: Any, rewards: Tensor, config: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `estimate` of ppo.py says."""
-    S, T, N, size = rollout.obs.shape
-    logprobs, values, advantages = rewards.new_empty(3, S, T * N).unbind()
-    PPO_ESTIMATE(
-        S=S,
-        T=T,
-        N=N,
-        O=size,
-        policy=policy.struct(agent, agent.networks),
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
+    """What `estimate` of ppo.py and trpo.py says."""
+    logprobs, values, advantages = rewards.new_empty(3, len(rewards), config.batch_size).unbind()
+    actor_critic.estimate(
+        agent,
+        rollout,
+        rewards,
         logprobs=logprobs,
         values=values,
         advantages=advantages,
-        **rollout._asdict() | {"rewards": rewards},
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
     )
     return logprobs, values, advantages
 
@@ -137,6 +133,138 @@ def ppo_update(
     return found
 
 
+# ---- A2C --------------------------------------------------------------------------------------
+
+A2C_BATCH = Struct(HERE / "a2c.c", "a2c_batch")
+A2C_GRADIENT, A2C_UPDATE = (
+    kernels.kernel(HERE / "a2c.c", name) for name in ("a2c_gradient", "a2c_update")
+)
+
+
+def a2c_estimate(agent: Any, rollout: Any, rewards: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+    """What `estimate` of a2c.py says."""
+    values, advantages = rewards.new_empty(2, len(rewards), config.batch_size).unbind()
+    n_steps = config.n_steps if config.advantage == "n_step" else 0
+    # With a lambda of 1 GAE is the return minus V.
+    gae_lambda = 1.0 if config.advantage == "monte_carlo" else config.gae_lambda
+    actor_critic.estimate(
+        agent,
+        rollout,
+        rewards,
+        values=values,
+        advantages=advantages,
+        n_steps=n_steps,
+        gamma=config.gamma,
+        gae_lambda=gae_lambda,
+    )
+    return values, advantages
+
+
+@kernels.sets_gradients
+def a2c_gradient(agent: Any, batch: Any, config: Any) -> Terms:
+    """What `backpropagate` of a2c.py says."""
+    S, M = batch.returns.shape
+    samples, new = a2c_batch(agent, batch, config), batch.obs.new_empty
+    terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
+    networks = mlp.struct(agent.networks, agent)
+    gradients = batch.obs.new_zeros(S, networks.networks * networks.size)
+    A2C_GRADIENT(
+        S=S,
+        M=M,
+        P=gradients.shape[1],
+        batch=samples,
+        gradients=gradients,
+        entropies=terms.entropy,
+        logprobs=terms.logprobs,
+        policy_loss=terms.policy_loss,
+        value_loss=terms.value_loss,
+    )
+    mlp.set_gradients(agent, gradients)
+    return terms
+
+
+def a2c_batch(agent: Any, batch: Any, config: Any) -> ctypes.Structure:
+    """What the loss is computed of."""
+    S, M, size = batch.obs.shape
+    return A2C_BATCH(
+        S=S,
+        M=M,
+        O=size,
+        normalized=config.normalize_advantage,
+        policy=policy.struct(agent, agent.networks),
+        obs=batch.obs,
+        actions=batch.actions,
+        advantages=batch.advantages,
+        returns=batch.returns,
+        value_coef=config.value_coef,
+        entropy_coef=config.entropy_coef,
+    )
+
+
+def a2c_update(
+    agent: Any, optimizer: Any, batch: Any, config: Any, lr: Tensor
+) -> dict[str, Tensor]:
+    """What `update` of a2c.py says."""
+    S, M = batch.returns.shape
+    names = ["policy_loss", "value_loss", "entropy", "explained_variance"]
+    metrics = batch.obs.new_empty(len(names), S)
+    A2C_UPDATE(
+        S=S,
+        M=M,
+        P=optimizer.params.shape[1],
+        batch=a2c_batch(agent, batch, config),
+        optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
+        values=batch.values,
+        metrics=metrics,
+    )
+    return dict(zip(names, metrics.unbind(), strict=True))
+
+
+# ---- DQN ------------------------------------------------------------------------------------
+
+DQN_ADD, DQN_UPDATE = (kernels.kernel(HERE / "dqn.c", name) for name in ("dqn_add", "dqn_update"))
+
+
+def dqn_takes_transitions(replay: Any, new: Any) -> bool:
+    """Whether `dqn_add` can store transitions."""
+    return kernels.usable(replay.rows, new.obs)
+
+
+def dqn_add(replay: Any, /, new: Any) -> None:
+    """What `Replay.add` of dqn.py says."""
+    S, capacity, _ = replay.rows.shape
+    count = new.actions.shape[1]
+    state = {"C": capacity, "O": replay.obs_size, "added": replay.added, "rows": replay.rows}
+    DQN_ADD(S=S, n=count, **state, **new._asdict())
+    replay.added.add_(count)
+
+
+def dqn_update(
+    net: Any, target: Any, optimizer: Any, replay: Any, draws: Tensor, config: Any
+) -> dict[str, Tensor]:
+    """What `update` of dqn.py says."""
+    S, G, M = draws.shape
+    metrics = draws.new_empty(2, S)
+    DQN_UPDATE(
+        S=S,
+        G=G,
+        M=M,
+        O=replay.obs_size,
+        C=replay.rows.shape[1],
+        P=optimizer.params.shape[1],
+        huber=config.loss == "huber",
+        net=mlp.struct(net.q, optimizer),
+        target=mlp.struct(target.q),
+        optimizer=optim.struct(optimizer, config.learning_rate, config.max_grad_norm),
+        added=replay.added,
+        rows=replay.rows,
+        draws=draws,
+        gamma=config.gamma,
+        metrics=metrics,
+    )
+    return {"td_loss": metrics[0], "q_values": metrics[1]}
+
+
 # ---- REINFORCE -----------------------------------------------------------------------------
 
 REINFORCE_BATCH = Struct(HERE / "reinforce.c", "reinforce_batch")
@@ -148,7 +276,7 @@ REINFORCE_METRICS = ("policy_loss", "entropy", "grad_norm", "grad_variance", "va
 WEIGHTS = ("total_return", "return_to_go", "baseline", "q")  # as numbered in C
 
 
-def reinforce_batch(batch: Any, episodes: int, continuous: bool, actions: int) -> Structure:
+def reinforce_batch(batch: Any, episodes: int, continuous: bool, actions: int) -> ctypes.Structure:
     """The samples of an update; actions: how many there are, or components of one."""
     S, B, size = batch.features.shape
     return REINFORCE_BATCH(
@@ -156,7 +284,6 @@ def reinforce_batch(batch: Any, episodes: int, continuous: bool, actions: int) -
         N=episodes,
         O=size,
         A=actions,
-        W=actions if continuous else 1,
         continuous=continuous,
         B=B,
         **batch._asdict(),
@@ -273,7 +400,6 @@ def grpo_estimate(
         K=config.groups,
         G=config.group_size,
         O=size,
-        W=actor.action_size if actor.continuous else 1,
         advantage=ADVANTAGES.index(config.advantage),
         all_peers=config.peers == "all",
         std=DIVISORS.index(config.std),
@@ -292,7 +418,7 @@ def grpo_estimate(
     return logprobs, wanted, advantages, mask, metrics
 
 
-def grpo_settings(actor: Any, config: Any) -> Structure:
+def grpo_settings(actor: Any, config: Any) -> ctypes.Structure:
     """What the loss is computed with."""
     low, high = -math.inf, math.inf
     if used(config.clip_range):
@@ -309,11 +435,10 @@ def grpo_settings(actor: Any, config: Any) -> Structure:
     )
 
 
-def grpo_batch(actor: Any, batch: Any) -> Structure:
+def grpo_batch(batch: Any) -> ctypes.Structure:
     """The samples of all seeds."""
     S, B, size = batch.obs.shape
-    W = actor.action_size if actor.continuous else 1
-    return GRPO_BATCH(S=S, O=size, W=W, B=B, **batch._asdict())
+    return GRPO_BATCH(S=S, O=size, B=B, **batch._asdict())
 
 
 def grpo_metrics(metrics: Tensor, config: Any) -> dict[str, Tensor]:
@@ -336,7 +461,7 @@ def grpo_gradient(actor: Any, batch: Any, valid: Tensor, config: Any) -> dict[st
         B=B,
         P=P,
         settings=grpo_settings(actor, config),
-        batch=grpo_batch(actor, batch),
+        batch=grpo_batch(batch),
         mask=valid,
         gradients=gradients,
         metrics=metrics,
@@ -366,7 +491,7 @@ def grpo_update(
         P=optimizer.params.shape[1],
         settings=grpo_settings(actor, config),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
-        batch=grpo_batch(actor, batch),
+        batch=grpo_batch(batch),
         mask=mask,
         active=active,
         shuffle=shuffle,

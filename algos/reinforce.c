@@ -1,7 +1,7 @@
 // REINFORCE in C: what policy_gradient(), fit() and update() of reinforce.py say, seed by seed.
 //
 // S seeds, N episodes of at most L steps, B = L N samples, M of them in a minibatch, O features, A
-// actions or components of one, W numbers of an action, P and Q parameters of a policy and a critic.
+// actions or D components of one, P and Q parameters of a policy and a critic.
 #include <math.h>
 
 #include "distributions.h"
@@ -11,10 +11,10 @@
 
 // The samples of an update, of which those after the ends of episodes are never read.
 typedef struct {
-  int S, N, O, A, W, continuous;
+  int S, N, O, A, continuous;
   long B;
   const float *features;       // [S, B, O]
-  const void *actions;         // [S, B, W], int64 or, continuous ones, float
+  const void *actions;         // int64 [S, B], or floats with D components each
   const unsigned char *alive;  // [S, B]
   const float *returns;        // [S, B]
 } reinforce_batch;

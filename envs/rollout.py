@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.envs.core import Env, State
-from manyseeds.kernels import in_c
+from manyseeds.envs.core import Env, State, Step
+from manyseeds.kernels import in_c, usable
 from manyseeds.kernels import rollout as kernels
 from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Episodes, PolicyKernel, Rollout
@@ -45,6 +45,18 @@ def step_by_step(
         steps.append((obs, actions, step.reward, *ends, step.final_obs))
         state, obs = step.state, step.obs
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+
+
+def one_step(env: Env, state: State, action: Tensor, noise: Tensor) -> Step:
+    """`env.step` with discrete actions [S, N]; in C, where the environment has C code.
+
+    PyTorch's sines depend on the CPU, those of the C code do not.
+    """
+    address = env.in_c()
+    if address and usable(state.physics, noise):
+        physics, elapsed, *rest = kernels.step(address, env.spec, *state, action, noise)
+        return Step(State(physics, elapsed), *rest)
+    return env.step(state, action, noise)
 
 
 @torch.no_grad()

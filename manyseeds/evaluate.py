@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,15 +41,41 @@ class Policy(Protocol):
         """Actions `[S, N, ...]` for obs `[S, N, ...]`; greedy without noise `[S, N, ...]`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Per-seed results, each array `[S]`. episodes 0: computed exactly from the tables."""
+    """What S seeds reached in E episodes each; E is 0 where the tables say it exactly."""
 
-    return_mean: np.ndarray  # NaN: a return is not finite, and a random policy's is unknown
-    return_std: np.ndarray  # over episodes; NaN when exact
-    length_mean: np.ndarray  # NaN when exact
-    episodes: int
-    returns: np.ndarray | None = None  # of each episode, [S, E]; None when exact
+    returns: np.ndarray  # [S, E] float64; NaN: not finite, and a random policy's is unknown
+    lengths: np.ndarray  # [S, E]
+    exact: np.ndarray | None = None  # [S], the returns where E is 0
+
+    @property
+    def episodes(self) -> int:
+        return int(self.returns.shape[1])
+
+    @cached_property
+    def return_mean(self) -> np.ndarray:
+        """[S]"""
+        return _means(self.returns) if self.exact is None else self.exact
+
+    @cached_property
+    def return_std(self) -> np.ndarray:
+        """Over episodes, [S]; NaN when exact."""
+        deviations = self.returns - self.return_mean[:, None]
+        return np.sqrt(_means(deviations * deviations))
+
+    @cached_property
+    def length_mean(self) -> np.ndarray:
+        """[S]; NaN when exact."""
+        return _means(self.lengths)
+
+
+def _means(values: np.ndarray) -> np.ndarray:
+    """The mean of each row of values [S, E], NaN where E is 0.
+
+    Sums are rounded once: numpy's depend on the CPU, and on how rows lie in memory.
+    """
+    return np.array([math.fsum(row) / len(row) if row else math.nan for row in values.tolist()])
 
 
 @torch.inference_mode()
@@ -76,21 +103,8 @@ def evaluate(
         state, obs = _play(env, policy, *going_on, alive, returns, lengths)
     # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
     random = math.nan if env.spec.random_score is None else env.spec.random_score
-    per_episode = torch.where(returns.isfinite(), returns, random).cpu().numpy()
-    mean = in_order(per_episode) / E
-    return Evaluation(
-        return_mean=mean,
-        return_std=np.sqrt(in_order((per_episode - mean[:, None]) ** 2) / E),
-        length_mean=in_order(lengths.cpu().numpy()) / E,
-        episodes=episodes,
-        returns=per_episode,
-    )
-
-
-def in_order(x: np.ndarray) -> np.ndarray:
-    """The sums of the rows of x `[S, E]`, from the first number to the last: `[S]`."""
-    total: np.ndarray = np.cumsum(x, axis=1)[:, -1]
-    return total
+    returns = torch.where(returns.isfinite(), returns, random)
+    return Evaluation(returns.cpu().numpy(), lengths.cpu().numpy())
 
 
 def _play(
@@ -160,8 +174,8 @@ def _evaluate_exactly(env: Any, policy: Policy, seeds: int) -> Evaluation:
     states = torch.arange(env.spec.num_states).expand(seeds, -1)
     chosen = torch.nn.functional.one_hot(policy.act(states).cpu(), env.spec.num_actions)
     score = env.policy_score(chosen).cpu().numpy()
-    unknown = np.full_like(score, np.nan)
-    return Evaluation(score, unknown, unknown, episodes=0)
+    none = np.empty((seeds, 0))
+    return Evaluation(none, none, exact=score)
 
 
 def _device_of(policy: Policy) -> torch.device:

@@ -3,8 +3,8 @@
 The library holds the C of this folder and of the rooms above it. It is kept in a folder that is
 named after the sources, the compiler, the flags and the CPU. The numbers depend on none but the
 sources. Where none can be built, PyTorch's own operations compute the same up to rounding, several
-times as slowly, and one line says so. The environment variable CC names a compiler; with `CC=`
-nothing is built.
+times as slowly, and one line says so. The environment variable CC names a compiler, and with
+`-march=` or `-mcpu=` the CPU that it compiles for; with `CC=` nothing is built.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import platform
@@ -28,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 # What not every compiler has; the first that works is taken.
 EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+EXTRA_FOR_A_CPU = (("-fopenmp",), ())  # where CC names one
 TIMEOUT = 120  # seconds for a compiler
 
 
@@ -101,17 +103,18 @@ def in_c(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}"
-        guard = Guard(name, function, sets_gradients=hasattr(kernel, "sets_gradients"))
-        code = function.__code__
-        parameters = code.co_varnames[: code.co_argcount]
+        guard = Guard(name, function, c_of=kernel)
+        parameters = inspect.signature(function).parameters
+        defaults = {name: x.default for name, x in parameters.items()}
         can_take = takes or fits
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             given = args
             if kwargs:  # in the order of the parameters
-                given = (*args, *(kwargs[x] for x in parameters[len(args) :] if x in kwargs))  # type: ignore[assignment]
-            if can_take(*given) and guard.allows(given[0]):
+                placed = dict(zip(defaults, args, strict=False))
+                given = tuple((defaults | placed | kwargs).values())  # type: ignore[assignment]
+            if can_take(*given) and guard.allows(*given):
                 result = kernel(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
@@ -165,9 +168,9 @@ def execution() -> dict[str, str] | str:
     return described(library() if _used else None)
 
 
-def computing() -> dict[str, str] | str:
-    """What computes here from now on, as `execution`."""
-    return described(library() if available() else None)
+def computing() -> Literal["C", "torch"]:
+    """What computes here from now on: C, all builds of which have the same bits, or PyTorch."""
+    return "C" if available() else "torch"
 
 
 def described(kernels: SharedLibrary | None) -> dict[str, str] | str:
@@ -222,7 +225,8 @@ def load_library(sources: Sequence[Path]) -> SharedLibrary:
         except (OSError, subprocess.SubprocessError) as error:
             reason = f"{shlex.join(compiler)}: {said_by(error)}"
             continue
-        for extra in EXTRA:
+        names_cpu = any(word.startswith(("-march=", "-mcpu=")) for word in compiler)
+        for extra in EXTRA_FOR_A_CPU if names_cpu else EXTRA:
             flags = (*FLAGS, *extra)
             command = [*compiler, *flags]
             try:

@@ -42,6 +42,22 @@ void advantages_of(long T, long N, const float *rewards, const float *values,
     }
 }
 
+void n_step_advantages_of(long T, long N, const float *rewards, const float *values,
+                          const float *next_values, const unsigned char *terminated,
+                          const unsigned char *truncated, float gamma, long n, float *advantages) {
+  for (long i = 0; i < T * N; i++) {
+    long last = i;  // of the steps whose rewards count
+    while (last < i + (n - 1) * N && last < (T - 1) * N && !terminated[last] && !truncated[last])
+      last += N;
+    float target = rewards[last] + (terminated[last] ? 0 : gamma * next_values[last]);
+    while (last > i) {
+      last -= N;
+      target = rewards[last] + gamma * target;
+    }
+    advantages[i] = target - values[i];
+  }
+}
+
 struct gae {
   int S, T, N, threads;
   const float *rewards, *values, *next_values;  // [S, T, N]

@@ -1,4 +1,19 @@
-"""Records one training run of a control algorithm: metrics, evaluations, the final table."""
+"""Records one training run of a control algorithm: metrics, evaluations, the final table.
+
+A part contains, besides the files of every part:
+
+    curve.parquet     source, algo, env, then a row per seed and evaluation: timestep, learn_s,
+                      return_mean, return_std, length_mean, episodes, mode (greedy, sampled; train
+                      for the training's own episodes)
+    episodes.parquet  a row per episode of these evaluations: seed, timestep, mode, episodes as in
+                      the curve, episode (its number, from 0 on), return. Episodes of one number
+                      have the same start in all seeds and algorithms. Exact evaluations have none.
+    metrics.parquet   seed, timestep, and a column per logged metric
+    summary.json      final scores; "weights_sha256": that of each seed's weights
+
+Runs from before 2026-11-26 have neither episodes.parquet nor weights_sha256, and those of other
+libraries no weights_sha256.
+"""
 
 from __future__ import annotations
 
@@ -123,13 +138,13 @@ class Run(ResumableRun):
     kind = "control"
     decides = (
         *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
-        *("streams", "begin_with"),
+        *("episodes", "streams", "begin_with"),
     )
     local = (POLICY, "curve.png")
     unit = "timestep"
     gathered = (
         *("diverged", "windows", "_pending", "_before", "_closed", "_since"),
-        *("_rows", "_points", "_snapshots", "_evaluated"),
+        *("_rows", "_episodes", "_points", "_snapshots", "_evaluated"),
     )
     config: ControlConfig
     _faulty = False  # whether a note has named what is not finite
@@ -156,6 +171,8 @@ class Run(ResumableRun):
         self._closed = self._before.copy()  # of each seed's last window
         self._since = self._before.copy()  # the first in _pending that a seed still needs
         self._rows: list[dict[str, Any]] = []
+        # Of each evaluation its mode, timesteps [S], seeds that count [S], returns [S, E].
+        self._episodes: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]] = []
         self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
         self._snapshots: dict[int, Snapshot] = {}  # by point
         self._env: Any = None  # of the last evaluation
@@ -376,8 +393,10 @@ class Run(ResumableRun):
         mode: str,
         counts: np.ndarray | None = None,
     ) -> None:
+        counts = np.ones(len(self.labels), dtype=bool) if counts is None else counts
+        self._episodes.append((mode, timesteps, counts, result.returns.astype(np.float32)))
         for i, label in enumerate(self.labels):
-            if counts is not None and not counts[i]:
+            if not counts[i]:
                 continue
             self._rows.append(
                 {
@@ -421,6 +440,27 @@ class Run(ResumableRun):
         frame.insert(2, "env", self.config.env)
         return frame
 
+    def episodes(self) -> pd.DataFrame:
+        """The return of every episode of the evaluations, float32, as tidy rows."""
+        import pandas as pd
+
+        frames = []
+        for mode, timesteps, counts, returns in self._episodes:
+            S, E = counts.sum(), returns.shape[1]
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "seed": np.repeat(np.array(self.labels)[counts], E),
+                        "timestep": np.repeat(timesteps[counts], E),
+                        "mode": mode,
+                        "episodes": E,
+                        "episode": np.tile(np.arange(E), S),
+                        "return": returns[counts].flatten(),
+                    }
+                )
+            )
+        return pd.concat(frames, ignore_index=True)
+
     def metrics(self) -> pd.DataFrame:
         """The logged metrics, one row per seed and window."""
         import pandas as pd
@@ -447,6 +487,9 @@ class Run(ResumableRun):
         self._say_faults(self._timesteps)
         self.close()
         summary = self._summary(self._env, finals, self._timesteps)
+        if hasattr(policy, "state_dict"):
+            weights = policy.state_dict()
+            summary["weights_sha256"] = checkpoint.weights_sha256(weights, self.labels)
         if self.directory is not None:
             self._write(summary, policy, reachable_threshold(self._env.spec))
         return summary
@@ -522,6 +565,7 @@ class Run(ResumableRun):
 
         files = {
             "curve.parquet": parquet_bytes(curve),
+            "episodes.parquet": parquet_bytes(self.episodes()),
             "metrics.parquet": parquet_bytes(self.metrics()),
         }
         if hasattr(policy, "state_dict"):

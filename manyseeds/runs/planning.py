@@ -21,6 +21,7 @@ from manyseeds.command import failing_in_one_line
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ class PlanningRun(BaseRun):
     """Records one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
-    decides = ("__init__", "record", "measures", "_replay")
+    decides = ("__init__", "record", "measures", "replay")
     local = (POLICY, "plan.png", "plan.gif")
     config: PlanningConfig
 
@@ -99,7 +100,7 @@ class PlanningRun(BaseRun):
         env = self.env
         policy = one_hot(torch.tensor(self.sweeps[-1].actions), env.spec.num_actions)
         return {
-            "start_value": (result @ env.start).item(),
+            "start_value": math.fsum(result * env.start),
             "score": env.policy_score(policy.unsqueeze(0)).item(),
         }
 
@@ -115,17 +116,18 @@ class PlanningRun(BaseRun):
             **self.measures(result),
             "values": last.values,
             "actions": last.actions,
+            "weights_sha256": checkpoint.weights_sha256({"V": result.unsqueeze(0)}, [0]),
             "learn_seconds": self._learned,
         }
         if self.directory is not None:
             files = {
-                "sweeps.json": self._replay().encode(),
+                "sweeps.json": self.replay().encode(),
                 POLICY: checkpoint.to_bytes({"V": result}),
             }
             self.write(files, lambda folder: draw(folder, "plan.png"), summary)
         return summary
 
-    def _replay(self) -> str:
+    def replay(self) -> str:
         """The content of sweeps.json, a line per sweep."""
         head = {
             "schema": SCHEMA,

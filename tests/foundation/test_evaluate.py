@@ -436,8 +436,8 @@ def test_each_seed_is_evaluated_as_it_was_when_it_passed_a_point(
     def as_it_was(env: Any, policy: Any, seeds: Any, episodes: int) -> Evaluation:
         nonlocal asked
         asked += 1
-        version = policy.version.double().numpy().copy()
-        return Evaluation(version, 0 * version, 0 * version, episodes)
+        version = policy.version.double().numpy()
+        return Evaluation(*np.tile(version[:, None], (2, 1, episodes)))
 
     monkeypatch.setattr(run_module, "evaluate", as_it_was)
     run, policy = silent(T, seeds=S), Versions(S)
@@ -466,7 +466,7 @@ def test_seeds_that_pass_a_point_together_are_evaluated_at_once(monkeypatch: Pat
 
     def spy(env: Any, policy: Any, seeds: Any, episodes: int) -> Evaluation:
         policies.append(policy)
-        return Evaluation(*np.zeros((3, 2)), episodes)
+        return Evaluation(*np.zeros((2, 2, episodes)))
 
     monkeypatch.setattr(run_module, "evaluate", spy)
     run, policy = silent(100, seeds=2), Versions(2)
@@ -732,7 +732,7 @@ def test_a_score_that_is_not_known_is_null_and_a_failure(
     scores = np.array([475.0, math.nan, 474.99])
 
     def scored(env: Any, policy: Any, seeds: Any, episodes: int, *_: Any) -> Evaluation:
-        return Evaluation(scores, scores * 0, np.full(3, 9.0), episodes)
+        return Evaluation(*np.tile(scores[:, None], (2, 1, episodes)))
 
     monkeypatch.setattr(run_module, "evaluate", scored)
     monkeypatch.setattr(run_module, "reachable_threshold", lambda spec: threshold)
@@ -753,7 +753,34 @@ def test_a_score_that_is_not_known_is_null_and_a_failure(
     assert "nan" not in table
 
 
-# ---- The end of a run -------------------------------------------------------------------
+# ---- What is stored of a run ------------------------------------------------------------
+
+
+def test_means_over_episodes_are_rounded_once() -> None:
+    """In any order of the sum: that of numpy depends on the CPU."""
+    returns = np.array([[1e16, 1.0, -1e16], [4.0, 1.0, 1.0]])
+    result = Evaluation(returns, returns[:, ::-1])
+    for means in (result.return_mean, result.length_mean):
+        assert means.tolist() == [1 / 3, 2.0]
+    assert result.return_std[1] == math.sqrt(2)
+
+
+@pytest.mark.parametrize(("algo", "played"), [("ppo", 11 * 32 + 200), ("q_learning", 100)])
+def test_the_return_of_every_episode_is_stored(algo: str, played: int) -> None:
+    """Below the curve that it is averaged to; none where the curve is exact."""
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
+    run = Run(module.Config(seeds=2, quiet=True, **BUDGETS[algo]))
+    run.finish(module.train(run.config, run))
+    table, curve = run.episodes(), run.curve()
+    assert len(table) == 2 * played
+    which = ["seed", "timestep", "mode", "episodes"]
+    means = table.groupby(which)["return"].mean()
+    assert (
+        table.groupby(which)["episode"].agg(list) == [[*range(n)] for *_, n in means.index]
+    ).all()
+    stored = curve[curve["episodes"] > 0].set_index(which)["return_mean"].sort_index()
+    assert stored.index.equals(means.index)
+    np.testing.assert_allclose(stored, means, rtol=1e-6)
 
 
 def test_a_run_in_memory_ends_with_100_episodes_in_both_modes() -> None:
