@@ -337,9 +337,7 @@ def loss(
 
 
 @in_c(grpo_gradient, takes)
-def backpropagate(
-    actor: Actor, batch: Batch, valid: Tensor, config: Config
-) -> dict[str, Tensor]:
+def backpropagate(actor: Actor, batch: Batch, valid: Tensor, config: Config) -> dict[str, Tensor]:
     """Set the gradients of the objective (negated) on a minibatch; returns its metrics."""
     total, metrics = loss(actor, batch, valid, config)
     total.sum().backward()
