@@ -290,9 +290,7 @@ def reinforce_batch(batch: Any, episodes: int, continuous: bool, actions: int) -
     )
 
 
-def reinforce_gradient(
-    actor: Any, batch: Any, weights: Tensor, config: Any
-) -> dict[str, Tensor]:
+def reinforce_gradient(actor: Any, batch: Any, weights: Tensor, config: Any) -> dict[str, Tensor]:
     """What `policy_gradient` of reinforce.py says."""
     S, B = weights.shape
     networks = mlp.struct(actor.network, actor)
@@ -351,7 +349,7 @@ def reinforce_update(
     """What `update` of reinforce.py says."""
     S, updates, M = draws.shape
     names = REINFORCE_METRICS[: 4 if critic is None else 5]
-    metrics = draws.new_empty(len(names), S)
+    metrics = draws.new_empty(len(REINFORCE_METRICS), S)
     REINFORCE_UPDATE(
         S=S,
         M=M,
@@ -370,7 +368,7 @@ def reinforce_update(
         active=active,
         metrics=metrics,
     )
-    return dict(zip(names, metrics.unbind(), strict=True))
+    return dict(zip(names, metrics[: len(names)].unbind(), strict=True))
 
 
 # ---- GRPO ----------------------------------------------------------------------------------
@@ -389,7 +387,7 @@ DIVISORS = ("group", "batch", "none")
 def grpo_estimate(
     actor: Any, reference: Any, episodes: Any, config: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """What `estimate` of grpo.py says."""
+    """What `evaluate_samples` of grpo.py says."""
     S, L, N, size = episodes.obs.shape
     new = episodes.rewards.new_empty
     logprobs, wanted, advantages = new(3, S, L * N).unbind()

@@ -66,7 +66,6 @@ from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Config(ControlConfig):
     """REINFORCE."""

@@ -282,7 +282,7 @@ def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     taken: list[Tensor] = []
     actors: list[Any] = []
     made = spy_on_optimizers(monkeypatch)
-    play, log, adam_step = module.play, Run.log, SeedAdam.step
+    play, log, adam_step = envs.play, Run.log, SeedAdam.step
 
     def spy_play(env: envs.Env, actor: Any, *noise: Tensor) -> Any:
         episodes = play(env, actor, *noise)
@@ -305,7 +305,7 @@ def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
         assert not active[timesteps >= budget].any()
         return adam_step(adam, lr, norm, active)
 
-    monkeypatch.setattr(module, "play", spy_play)
+    monkeypatch.setattr(envs, "play", spy_play)
     monkeypatch.setattr(Run, "log", spy_log)
     monkeypatch.setattr(SeedAdam, "step", spy_step)
     settings = {"total_timesteps": budget, "normalize_obs": True, "learning_rate": rates[0]}

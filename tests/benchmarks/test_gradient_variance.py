@@ -33,7 +33,7 @@ def actor() -> reinforce.Actor:
 
 def played(
     actor: reinforce.Actor, same_start: bool = False
-) -> tuple[reinforce.Episodes, reinforce.Batch]:
+) -> tuple[envs.Episodes, reinforce.Batch]:
     streams = SeedStreams(SEEDS, "evaluate")
     episodes = gradient_variance.play(CONFIG.make_env(), actor, streams, 4, same_start)
     return episodes, reinforce.prepare(actor, episodes, CONFIG)
