@@ -275,7 +275,7 @@ def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     algo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""
-    module, budget = importlib.import_module(f"manyseeds.algos.{algo}"), 600
+    budget = 600
     rates = 1e-2, 3e-3  # of the policy and of its critic
     states: list[list[Tensor]] = []
     steps: list[Tensor] = []

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from manyseeds import envs
 from manyseeds.algos import grpo, reinforce
 from manyseeds.benchmarks.chapters import gradient_variance as chapter
 from manyseeds.benchmarks.chapters.blocks import Outcome, text_of
