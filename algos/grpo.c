@@ -1,4 +1,4 @@
-// GRPO in C: what estimate(), backpropagate() and update() of grpo.py say, seed by seed.
+// GRPO in C: what evaluate_samples(), backpropagate() and update() of grpo.py say, seed by seed.
 //
 // S seeds, L steps, K groups of G episodes, B = L K G samples, M per gradient step, O observation
 // size, D components of a continuous action, P parameters.

@@ -261,7 +261,7 @@ class Batch(NamedTuple):
 
 
 @in_c(grpo_estimate, takes)
-def estimate(
+def evaluate_samples(
     actor: Actor, reference: Actor | None, episodes: envs.Episodes, config: Config
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
     """Log-probabilities by the actor and by the reference, and advantages of the samples, all
@@ -287,7 +287,7 @@ def prepare(
     actor: Actor, reference: Actor | None, episodes: envs.Episodes, config: Config
 ) -> tuple[Batch, Tensor, dict[str, Tensor]]:
     """The samples, which of them to learn from [S, B], and what the update logs of them, [S]."""
-    *fields, mask, metrics = estimate(actor, reference, episodes, config)
+    *fields, mask, metrics = evaluate_samples(actor, reference, episodes, config)
     batch = Batch(episodes.obs.flatten(1, 2), episodes.actions.flatten(1, 2), *fields)
     return batch, mask, metrics | envs.means_of(episodes)
 

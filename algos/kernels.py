@@ -368,7 +368,7 @@ def reinforce_update(
         active=active,
         metrics=metrics,
     )
-    return dict(zip(names, metrics.unbind(), strict=False))
+    return dict(zip(names, metrics[: len(names)].unbind(), strict=True))
 
 
 # ---- GRPO ----------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ DIVISORS = ("group", "batch", "none")
 def grpo_estimate(
     actor: Any, reference: Any, episodes: Any, config: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """What `estimate` of grpo.py says."""
+    """What `evaluate_samples` of grpo.py says."""
     S, L, N, size = episodes.obs.shape
     new = episodes.rewards.new_empty
     logprobs, wanted, advantages = new(3, S, L * N).unbind()

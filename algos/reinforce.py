@@ -305,7 +305,7 @@ def update(
     lr: Tensor,
     critic_lr: Tensor,
 ) -> dict[str, Tensor]:
-    """A step of the policy, then `fit`; the learning rates are [S, 1]. Returns metrics, each [S]."""
+    """A step of the policy, then `fit`; learning rates [S, 1]. Returns metrics, each [S]."""
     metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
     optimizer.step(lr, config.max_grad_norm, active)
     if critic is not None and critic_optimizer is not None:

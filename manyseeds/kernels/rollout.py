@@ -224,15 +224,15 @@ def play(
     action_noise, env_noise: `[S, L, N, ...]`, for as many steps as there can be.
     """
     S, L, N = action_noise.shape[:3]
-    D, O = len(spec.action_low), spec.obs_size
+    D, size = len(spec.action_low), spec.obs_size
     new, steps_of = physics.new_zeros, (S, L, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
-    played = Episodes(new(*steps_of, O), actions, new(steps_of), new(steps_of, dtype=torch.bool))
+    played = Episodes(new(*steps_of, size), actions, new(steps_of), new(steps_of, dtype=torch.bool))
     PLAY(
         S=S,
         L=L,
         N=N,
-        O=O,
+        O=size,
         P=physics.shape[2],
         columns=action_noise.shape[3],
         noise=env_noise.shape[3],
