@@ -17,7 +17,7 @@ from manyseeds.kernels.guard import Guard
 DYNAMICS = ("reset", "step", "initial", "transition", "observation", "reward", "terminal")
 GUARDS: dict[type[NativeEnv], Guard] = boundary(
     {
-        env: Guard(env.c_name, *DYNAMICS, c_of=env.__module__)
+        env: Guard(env.c_name, *DYNAMICS, c_of=env)
         for env in NATIVE.values()
         if isinstance(env, type) and issubclass(env, NativeEnv) and env.c_name
     }

@@ -20,7 +20,9 @@ definitions. Modules that a user imports from elsewhere or by other means than `
 that his code reads, are not seen. Code that is in no file (`python -c`, a notebook's cells) is
 unknown: its digest is never the same again.
 
-C code that lies beside a module under its name belongs to all of its definitions, headers included.
+C code belongs to the definitions that name its file, `"ppo.c"` in the folder of their module. Where
+no definition in the module `kernels` of that folder does, it belongs to all of the module that has
+its name. With it come the headers of ours that it includes, and the C code of what these declare.
 
 Left out is what cannot change a curve: docstrings, comments, annotations, the fields of a Config
 (their values stand in a run's record) and its conditions, the modules below that read flags, keep
@@ -66,8 +68,9 @@ CONDITIONS = {"__post_init__", "check", "check_env", "check_request", "contents"
 NOT_TRAINED_WITH = {"origins", "from_gymnasium", "to_gymnasium"}
 SUPER = "super()"
 EXECUTION = "Execution"  # the mark of fields that change no curve
-C = ".c"  # the C code beside a module, as a name in it
+C = ".c"  # what the name of C code in a module's folder ends with
 HEADERS = "manyseeds/kernels"  # where C code finds them
+BINDINGS = "kernels"  # the module of a room that calls the C code beside it
 DEFAULTS = "()"  # what a Config's name ends with where its defaults are meant
 SETTINGS = "{}"  # the same where its fields stand in a run's record
 STATEMENTS = "<statements>"  # what a module does when it is imported, as a name in it
@@ -144,12 +147,22 @@ def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
 
     root: the checkout whose code is read. Where an origin is in no file, no two digests are equal.
     """
+    digest = hashlib.sha256()
+    for place, text, meant in reached(origins, root):
+        if place.module == UNKNOWN:
+            return f"unknown-{uuid4().hex[:8]}"
+        digest.update(f"{place.name} {text} {meant}\n".encode(errors="replace"))
+    return digest.hexdigest()[:12]
+
+
+def reached(origins: Iterable[str], root: Path) -> Iterator[tuple[Place, str, list[int | str]]]:
+    """All definitions that the origins reach: where they are, their texts, what their names mean.
+
+    That is the number of a definition in this order, or what `read` says.
+    """
     starts = dict.fromkeys(resolve(Place.of(origin), root) for origin in sorted(origins))
-    if any(place.module == UNKNOWN for place in starts):
-        return f"unknown-{uuid4().hex[:8]}"
     places = sorted(starts, key=lambda place: (place.name, read(place, root)[0]))
     numbers = {place: number for number, place in enumerate(places)}
-    digest = hashlib.sha256()
     for place in places:  # grows
         text, uses = read(place, root)
         meant: list[int | str] = []
@@ -158,8 +171,14 @@ def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
                 numbers[use] = len(places)
                 places.append(use)
             meant.append(numbers[use] if isinstance(use, Place) else use)
-        digest.update(f"{place.name} {text} {meant}\n".encode(errors="replace"))
-    return digest.hexdigest()[:12]
+        yield place, text, meant
+
+
+@cache
+def c_reached(origin: str, root: Path = ROOT) -> dict[Path, str]:
+    """The files of C code that a definition reaches, and their texts without comments."""
+    files = (c_file(place, root) for place, _, _ in reached([origin], root))
+    return {path: text for file in files if file for path, text in c_texts(file, root).items()}
 
 
 class Place(NamedTuple):
@@ -204,7 +223,7 @@ def read(place: Place, root: Path) -> tuple[str, list[Place | str]]:
 
 def forget() -> None:
     """Read all files again: they have changed."""
-    for remembered in (contents, c_code, read, located, child_of):
+    for remembered in (contents, c_texts, c_reached, c_named, read, located, child_of):
         remembered.cache_clear()
 
 
@@ -228,8 +247,8 @@ def dump(node: Any) -> str:
 
 def find(place: Place, root: Path) -> ast.AST | Place | None:
     """The simplified definition at a place, another place that it comes from, or None."""
-    if place.name == C:
-        return ast.Constant(c_code(place.module, root))
+    if file := c_file(place, root):
+        return ast.Constant("\n".join(c_texts(file, root).values()))
     if place.name in (STATEMENTS, ALL):
         alone = place.name == STATEMENTS
         return ast.Module(contents(root, place.module)[1] if alone else [], type_ignores=[])
@@ -288,10 +307,11 @@ def inherited(cls: ast.AST | None, name: str, module: str, root: Path) -> Place 
 
 def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
     """What a definition uses: places in the project, names of libraries."""
-    if place.name == C:
+    if c_file(place, root):
         return
-    if c_code(place.module, root):
-        yield Place(place.module, C)
+    yield from (Place(place.module, name) for name in c_names(node, place.module, root))
+    if beside := c_beside(place.module, root):
+        yield beside
     yield from statements_of(place, root)
     if place.name == ALL:
         for name in definitions(root, place.module):
@@ -527,20 +547,47 @@ def is_boundary(place: Place, root: Path) -> bool:
     return any(isinstance(mark, ast.Name) and mark.id == boundary.__name__ for mark in marks)
 
 
+def c_file(place: Place, root: Path) -> Path | None:
+    """The file that a place names as C code: `ppo.c` in the folder of its module."""
+    module = module_file(place.module, root) if re.fullmatch(rf"\w+\{C}", place.name) else None
+    file = module.with_name(place.name) if module else None
+    return file if file and file.is_file() else None
+
+
+def c_names(node: ast.AST, module: str, root: Path) -> list[str]:
+    """The names of C code beside a module that are written in a definition of it."""
+    texts = {x.value for x in ast.walk(node) if isinstance(x, ast.Constant)}
+    return sorted(x for x in texts if isinstance(x, str) and c_file(Place(module, x), root))
+
+
 @cache
-def c_code(module: str, root: Path) -> str:
-    """The C code beside a module and its own headers, without comments; '' without any."""
+def c_named(module: str, root: Path) -> set[str]:
+    """The same of all definitions of a module."""
+    found = definitions(root, module).values()
+    return {name for node in found for name in c_names(node, module, root)}
+
+
+def c_beside(module: str, root: Path) -> Place | None:
+    """The C code that lies beside a module under its name and belongs to all of it."""
     python = module_file(module, root)
-    waiting = [python.with_suffix(C)] if python else []
-    texts: dict[Path, str] = {}
-    while waiting:
-        path = waiting.pop(0)
+    place = Place(module, f"{python.stem}{C}" if python else "")
+    bindings = f"{module.rpartition('.')[0]}.{BINDINGS}"
+    return place if c_file(place, root) and place.name not in c_named(bindings, root) else None
+
+
+@cache
+def c_texts(file: Path, root: Path) -> dict[Path, str]:
+    """The texts, without comments, of C code, of the headers of ours that it includes, and of the
+    C code of what these declare."""
+    waiting, texts = [file], dict[Path, str]()
+    for path in waiting:  # grows
         if path in texts or not path.is_file():
             continue
-        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text_at(path), flags=re.DOTALL)
         texts[path] = " ".join(text.split())
-        waiting += [root / HEADERS / name for name in re.findall(r'#include "([\w.]+)"', text)]
-    return "\n".join(texts.values())
+        headers = [root / HEADERS / name for name in re.findall(r'#include "([\w.]+)"', text)]
+        waiting += [path for header in headers for path in (header, header.with_suffix(C))]
+    return texts
 
 
 def in_project(module: str, root: Path) -> bool:

@@ -3,62 +3,50 @@
     python benchmarks/known_kernels.py
     python benchmarks/known_kernels.py --measure      also what each kernel saves, in a minute
 
-A kernel is used only while the functions that it replaces, and all that these call, are unchanged
-(manyseeds/kernels/guard.py). Run this after a change of such a function that keeps its meaning,
-such as another name, or after the same change in C. A few updates of every algorithm in every
-environment are compared first. Where C and PyTorch differ, nothing is written.
+A kernel is used only while the functions that it replaces, and all that these call, are unchanged,
+and its C code too (manyseeds/kernels/guard.py). Run this after a change of such a function that
+keeps its meaning, such as another name, after the same change in C, and after any other change in
+C. A few updates of every algorithm, in every environment, and with every choice that its flags
+have, are compared first: as all kernels compute them, then without those, so that the ones within
+them are asked for, and so on. Where C and PyTorch differ, nothing is written.
+
+What a kernel stands for is what the guards came across then. A smaller version (a policy without
+statistics of observations, say) is part of a larger one.
 """
 
 from __future__ import annotations
 
 from manyseeds.command import failing_in_one_line
 
-import importlib
 import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unittest import mock
 
 import numpy as np
 
-import manyseeds.distributions
-import manyseeds.layers
-import manyseeds.optim
-import manyseeds.samples
-import manyseeds.seeds
-from manyseeds import envs, evaluate, kernels
+from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import parse
-from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
-from manyseeds.envs.rollout import PLAYING
 from manyseeds.errors import UsageError
-from manyseeds.kernels.guard import HERE, Guard, looking_by_iteration
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP
+from manyseeds.evaluate import evaluate
+from manyseeds.kernels.guard import C_CODE, HERE, Guard, looking_by_iteration
 from manyseeds.process import set_up_process
 from manyseeds.runs.configurations import RowRun
-from manyseeds.seeds import SeedStreams
+from manyseeds.runs.planning import PlanningConfig, PlanningRun
+from manyseeds.runs.prediction import PredictionConfig, PredictionRun
 from manyseeds.writing import write_json
 
 FILE = HERE / "known.json"
-FOUNDATION = (envs.core, manyseeds.distributions, manyseeds.layers, manyseeds.optim)
-Version = list[str]
-ALL = "all"
+USUAL = "CartPole-v1"
 NATIVE_IN_C = [env.spec.id for env in GUARDS]
-# The training that shows what a kernel saves.
-USUAL = "ppo", "CartPole-v1"
-TIMED = {
-    "acrobot": ("ppo", "Acrobot-v1"),
-    "mountain_car": ("ppo", "MountainCar-v0"),
-    "mountain_car_continuous": ("ppo", "MountainCarContinuous-v0"),
-    "pendulum": ("ppo", "Pendulum-v1"),
-    "regression.td_gradients": ("dqn", "CartPole-v1"),
-    "regression.value_gradients": ("trpo", "CartPole-v1"),
-}
+# What brings everything into a training that one can have, where an algorithm has the flag.
+RICH = {"normalize_obs": True, "normalize_reward": True, "entropy_coef": 0.01, "kl_coef": 0.1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,83 +57,109 @@ class Config:
     """Measure what each kernel saves. On an idle machine."""
 
 
-def algorithms() -> Iterator[Any]:
-    """The modules of algos that act with a kernel."""
-    for path in sorted((ROOT / "algos").glob("[a-z]*.py")):
-        module = importlib.import_module(f"manyseeds.algos.{path.stem}")
-        if any(hasattr(x, "as_kernel") for x in vars(module).values()):
-            yield module
+def cases() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Algorithms, and the settings of short trainings that use all that they have."""
+    for algo in catalog.names("algos"):
+        config = catalog.module("algos", algo).Config
+        small = {x.name: RICH[x.name] for x in fields(config) if x.name in RICH}
+        small |= catalog.facts(algo).small
+        yield algo, small
+        hints = get_type_hints(config)
+        for name in config.__annotations__:  # its own: the others are those of every run
+            values = get_args(hints[name]) if get_origin(hints[name]) is Literal else ()
+            others = set(values) - {small.get(name, getattr(config, name))}
+            yield from ((algo, small | {name: value}) for value in sorted(others))
+        if algo == "ppo":
+            yield from ((algo, small | {"env": env}) for env in NATIVE_IN_C if env != USUAL)
 
 
-def policy_of(module: Any) -> Any:
-    """An untrained policy of an algorithm, with all the parts that one can have."""
-    cls = next(x for x in vars(module).values() if hasattr(x, "as_kernel"))
-    parts = {"normalize_obs": True} if hasattr(module.Config, "normalize_obs") else {}
-    config = module.Config(**parts)
-    return cls(config.make_env().spec, config, SeedStreams([0], "init"))
+def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
+    """What a training of two seeds ends with: weights, and metrics of its updates."""
+    module = catalog.module("algos", algo)
+    config = module.Config(quiet=True, **settings)
+    if isinstance(config, PlanningConfig):
+        return [np.asarray(module.solve(config, PlanningRun(config)))]
+    if isinstance(config, PredictionConfig):
+        return [np.asarray(module.train(config, PredictionRun(config)))]
+    run = RowRun([config] * 2, [0, 1], curves=False)
+    policy = module.train(run.config, run)
+    weights = [x.detach().numpy().copy() for x in policy.state_dict().values()]
+    metrics = [x for window in run.windows for x in window.metrics.values()]
+    for greedy in (True, False):  # what it reaches may hang on the last bit of a number
+        evaluate(config.make_env(), policy, [0, 1], 2, greedy)
+    return [*weights, *metrics]
 
 
-def guards_in(module: Any) -> Iterator[tuple[Guard, Any]]:
-    """The guards of a module's functions and methods, and the classes of the latter."""
-    for value in vars(module).values():
-        if getattr(value, "__module__", "") != module.__name__:
+@dataclass
+class Found:
+    """What trainings have come across."""
+
+    versions: dict[str, set[frozenset[str]]] = field(default_factory=dict)
+    """What each kernel stands for, by kernel."""
+    used: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """An algorithm and an environment that use it."""
+
+    def asked(self, algo: str, settings: dict[str, Any]) -> Iterator[list[np.ndarray]]:
+        """Train with all kernels, then without those that were used, and so on; the outcomes."""
+        refused: set[str] = set()
+        seen: set[tuple[Any, ...]] = set()
+
+        def allows(guard: Guard, *given: Any) -> bool:
+            if (key := (guard, *map(type, given))) not in seen:
+                seen.add(key)
+                self.versions.setdefault(guard.kernel, set()).add(
+                    frozenset(guard.walk(*given).found)
+                )
+                self.used.setdefault(guard.kernel, (algo, settings.get("env", USUAL)))
+            return guard.kernel not in refused
+
+        while True:
+            with mock.patch.object(Guard, "allows", allows):
+                yield outcome(algo, settings)
+            now = {guard.kernel for guard, *_ in seen}
+            if now == refused:
+                return
+            refused = now
+
+    def largest(self, kernel: str) -> list[list[str]]:
+        """The versions of a kernel that are no part of another."""
+        versions = self.versions[kernel]
+        return sorted(sorted(x) for x in versions if not any(x < y for y in versions))
+
+    def outer(self, kernel: str) -> set[str]:
+        """A kernel and those that stand for all that it stands for."""
+        parts = [{x for x in v if not x.startswith(C_CODE)} for v in self.versions[kernel]]
+        return {
+            name
+            for name, versions in self.versions.items()
+            if any(part <= whole for part in parts for whole in versions)
+        }
+
+
+def found_now(compare: bool = False) -> tuple[Found, list[str]]:
+    """What kernels stand for; where a few updates in C do not end as in PyTorch, if they are
+    compared: `ppo on CartPole-v1`."""
+    found, differing = Found(), []
+    for algo, settings in cases():
+        outcomes = found.asked(algo, settings)
+        if not compare:
+            list(outcomes)
             continue
-        if hasattr(value, "guard"):
-            yield value.guard, None
-        for member in vars(value).values() if isinstance(value, type) else ():
-            if hasattr(member, "guard"):
-                yield member.guard, value
+        with kernels.off():
+            in_torch = outcome(algo, settings)
+        for in_c in outcomes:
+            pairs = zip(in_c, in_torch, strict=True)
+            if not all(np.allclose(x, y, 5e-3, 1e-3, equal_nan=True) for x, y in pairs):
+                differing.append(f"{algo} on {settings.get('env', USUAL)}")
+    return found, list(dict.fromkeys(differing))
 
 
-def things() -> dict[type, Any]:
-    """Objects of the classes whose methods are kernels."""
-    net = SeedMLP(1, 2, (4,), (1,), "tanh")
-    return {
-        SeedMLP: net,
-        manyseeds.optim.SeedAdam: manyseeds.optim.SeedAdam(net),
-        manyseeds.optim.SeedRMSprop: manyseeds.optim.SeedRMSprop(net),
-        envs.EpisodeTracker: envs.EpisodeTracker(1, 1),
-        RunningStats: RunningStats(1, 2),
-        RewardScale: RewardScale(1, 1, 0.9),
-        manyseeds.distributions.Categorical: manyseeds.distributions.Categorical,
-    }
-
-
-def versions() -> dict[str, list[Version]]:
-    """What each kernel stands for now, by kernel."""
-    found: dict[str, list[Version]] = {}
-    for guard, thing in guarded():
-        version = sorted(guard.walk(thing).found)
-        if version not in found.setdefault(guard.kernel, []):
-            found[guard.kernel].append(version)
-    return found
-
-
-def guarded() -> Iterator[tuple[Guard, Any]]:
-    """Every guard with an object that its functions work on, or None."""
-    own = things()
-    for module in (*FOUNDATION, manyseeds.samples, manyseeds.seeds):
-        for guard, cls in guards_in(module):
-            yield guard, own[cls] if cls else None
-    for module in algorithms():
-        policy = policy_of(module)
-        yield PLAYING, policy
-        yield evaluate.PLAYING, policy
-        for guard, _ in guards_in(module):
-            yield guard, policy
-    for env, guard in GUARDS.items():
-        yield guard, env()
-
-
-def slower(kernel: str) -> float:
-    """How many times as long a training takes without a kernel: the median of five pairs.
+def slower(algo: str, env: str, without: set[str]) -> float:
+    """How many times as long a training takes without some kernels: the median of five pairs.
 
     Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread.
     """
-    algo, env = TIMED.get(kernel, USUAL)
-    module: Any = importlib.import_module(f"manyseeds.algos.{algo}")
-    chosen = [guard for guard, _ in guarded() if kernel in (guard.kernel, ALL)]
-    guards = {id(guard): guard for guard in chosen}.values()
+    module: Any = catalog.module("algos", algo)
 
     def seconds(total_timesteps: int = 10_240) -> float:
         """Processor time of a training."""
@@ -157,62 +171,43 @@ def slower(kernel: str) -> float:
             module.train(run.config, run)
         return time.process_time() - began
 
+    allows = Guard.allows
+
+    def fewer(guard: Guard, *given: Any) -> bool:
+        return guard.kernel not in without and allows(guard, *given)
+
     ratios = []
     seconds(2048)  # warm
     for _ in range(5):
-        with_kernel = seconds()
-        for guard in guards:
-            guard.allows = lambda thing=None: False  # type: ignore[method-assign]
-        ratios.append(seconds() / with_kernel)
-        for guard in guards:
-            del guard.allows
+        with_kernels = seconds()
+        with mock.patch.object(Guard, "allows", fewer):
+            ratios.append(seconds() / with_kernels)
     return round(statistics.median(ratios), 1)
-
-
-def disagreements() -> list[str]:
-    """Where a few updates in C do not end as in PyTorch: `ppo on CartPole-v1`."""
-    found = []
-    in_envs = [("ppo", env) for env in NATIVE_IN_C if env != USUAL[1]]
-    for algo, env in (*((x.__name__.rpartition(".")[2], USUAL[1]) for x in algorithms()), *in_envs):
-        module: Any = importlib.import_module(f"manyseeds.algos.{algo}")
-        settings = catalog.facts(algo).small | ({"normalize_obs": True} if algo == "ppo" else {})
-        config = module.Config(env=env, quiet=True, **settings)
-
-        def outcome(module: Any = module, config: Any = config) -> list[Any]:
-            run = RowRun([config] * 2, [0, 1], curves=False)
-            weights = module.train(run.config, run).state_dict().values()
-            metrics = [x for window in run.windows for x in window.metrics.values()]
-            return [*(x.detach().numpy().copy() for x in weights), *metrics]
-
-        with mock.patch.object(Guard, "allows", return_value=True):
-            in_c = outcome()
-        with kernels.off():
-            in_torch = outcome()
-        pairs = zip(in_c, in_torch, strict=True)
-        if not all(np.allclose(x, y, 5e-3, 1e-3, equal_nan=True) for x, y in pairs):
-            found.append(f"{algo} on {env}")
-    return found
 
 
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
     """Write the file anew; what a kernel saves stays unless it is measured."""
     config = parse(Config, {}, __doc__, args)
-    if differing := disagreements():
+    found, differing = found_now(compare=True)
+    if differing:
         reason = "C computes something else than the Python there; change both alike, or neither"
         raise UsageError(f"{', '.join(differing)}: {reason}")
     before = json.loads(file.read_text()) if file.exists() else {}
     content = {
-        kernel: {"slower": before.get(kernel, {}).get("slower", 0), "versions": found}
-        for kernel, found in sorted(versions().items())
+        kernel: {
+            "slower": before.get(kernel, {}).get("slower", 0),
+            "versions": found.largest(kernel),
+        }
+        for kernel in sorted(found.versions)
     }
     if config.measure:
         set_up_process(threads=1)
         for kernel, entry in content.items():
-            entry["slower"] = slower(kernel)
-            algo, env = TIMED.get(kernel, USUAL)
-            print(f"{kernel:36} {algo:5} {env:25} {entry['slower']}")
-        print(f"{'all of them':36} {'ppo':5} {'CartPole-v1':25} {slower(ALL)}")
+            algo, env = found.used[kernel]
+            entry["slower"] = slower(algo, env, found.outer(kernel))
+            print(f"{kernel:36} {algo:11} {env:25} {entry['slower']}")
+        print(f"{'all of them':36} {'ppo':11} {USUAL:25} {slower('ppo', USUAL, set(content))}")
     write_json(file, content)
     print(file)
 

@@ -15,7 +15,7 @@ The exit status is 1 where one differs; the table names the first.
 
 from __future__ import annotations
 
-from manyseeds.command import failing_in_one_line
+from manyseeds.command import Interrupted, failing_in_one_line
 
 import dataclasses
 import hashlib
@@ -36,7 +36,6 @@ from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.measurements.measure import measured, measuring, run_pinned
 from manyseeds.cli import ControlConfig, PositiveInt, parse
-from manyseeds.command import Interrupted
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process

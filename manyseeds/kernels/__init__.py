@@ -14,6 +14,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import platform
@@ -102,17 +103,18 @@ def in_c(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}"
-        guard = Guard(name, function, sets_gradients=hasattr(kernel, "sets_gradients"))
-        code = function.__code__
-        parameters = code.co_varnames[: code.co_argcount]
+        guard = Guard(name, function, c_of=kernel)
+        parameters = inspect.signature(function).parameters
+        defaults = {name: x.default for name, x in parameters.items()}
         can_take = takes or fits
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             given = args
             if kwargs:  # in the order of the parameters
-                given = (*args, *(kwargs[x] for x in parameters[len(args) :] if x in kwargs))  # type: ignore[assignment]
-            if can_take(*given) and guard.allows(given[0]):
+                placed = dict(zip(defaults, args, strict=False))
+                given = tuple((defaults | placed | kwargs).values())  # type: ignore[assignment]
+            if can_take(*given) and guard.allows(*given):
                 result = kernel(*args, **kwargs)
                 if result is not NotImplemented:
                     return result

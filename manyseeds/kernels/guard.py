@@ -5,14 +5,15 @@ all that these reach, are what it was written for. Otherwise the functions thems
 line says which one was changed.
 
 What is compared are the live objects. From a function, every name that it uses is followed through
-its globals, through `self` and through the objects that it is called with, as Python would look it
-up: an edited file, a copy of it anywhere, a subclass, a rebound or wrapped function, a changed
-constant and an object with attributes of its own are all seen. Of each function the syntax tree
-counts, without docstrings, comments and annotations (`manyseeds.digest`), after a check that the
-function's bytecode is that of the text. Libraries are followed by name only.
+its globals, through `self` and through the objects that it is called with and hands on, as Python
+would look it up: an edited file, a copy of it anywhere, a subclass, a rebound or wrapped function,
+a changed constant and an object with attributes of its own are all seen. Of each function the
+syntax tree counts, without docstrings, comments and annotations (`manyseeds.digest`), after a check
+that the function's bytecode is that of the text. Libraries are followed by name only.
 
 The digests that kernels were written for are in known.json: for each kernel the versions that it
-stands for, and how much longer a training takes without it.
+stands for, its C code included, and how much longer a training takes without it. C that was edited
+is used again when it has been compared with the Python: no C runs that says something else.
 
 A walk takes milliseconds, so its outcome is kept, and `look` asks whether anything that was walked
 over has changed since: at each call of a kernel or, during a training, once an iteration, at most
@@ -37,8 +38,9 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy
 import torch
@@ -50,22 +52,23 @@ from manyseeds.digest import (
     PACKAGE,
     ROOT,
     SUPER,
-    c_code,
+    c_reached,
+    chain_of,
     definitions_in,
     is_library_file,
-    module_file,
     names_of,
+    origin_of,
     text_of,
 )
 
 HERE = Path(__file__).parent
-KERNELS = __name__.rpartition(".")[0]
 MISSING = object()
 ANSWERING = {"__getattribute__", "__getattr__"}
 INTERVAL = 0.02  # seconds between two looks within a training, at least
 WALKING = 0.02  # of the time goes into walks, at most
 MANY = 64  # more data than that is no constant of an equation
-THROUGH_OBJECT = "@"  # the meaning of a name that an object decides
+C_CODE = "the C code"
+GRADIENTS = {"backward", "autograd"}  # what computes them
 # Wherever they are installed.
 PACKAGES = [Path(str(package.__file__)).resolve().parent for package in (torch, numpy)]
 Value = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
@@ -93,79 +96,78 @@ def known() -> dict[str, Known]:
 class Guard:
     """What keeps one kernel from standing for functions that were changed.
 
-    roots: the functions; methods by name where they belong to the objects that `allows` gets.
-    c_of: a module whose C code is compared, too. sets_gradients: those of all parameters of the
-    object.
+    roots: the functions; methods by name where they belong to the first object that `allows` gets.
+    c_of: a definition, or its origin, whose C code is compared, too.
     """
 
-    def __init__(
-        self,
-        kernel: str,
-        *roots: Callable[..., Any] | str,
-        c_of: str = "",
-        sets_gradients: bool = False,
-    ) -> None:
-        self.kernel, self.roots = kernel, roots
-        self.c_of, self.sets_gradients = c_of, sets_gradients
-        self._verdicts: dict[int, bool] = {}  # by the id of what was asked for
-        self._alive: dict[int, Any] = {}  # references to objects with a verdict
-        self._generation = -1  # of the verdicts
-        self._key: Callable[[Any], int] = id
+    kernels: ClassVar[set[str]] = set()  # that this process may use
 
-    def allows(self, thing: Any = None) -> bool:
+    def __init__(
+        self, kernel: str, *roots: Callable[..., Any] | str, c_of: Callable[..., Any] | str = ""
+    ) -> None:
+        self.kernel, self.roots, self.c_of = kernel, roots, c_of
+        self.kernels.add(kernel)
+        self._verdicts: dict[tuple[int | type, ...], bool] = {}  # by `key_of` what was asked for
+        self._alive: dict[int, weakref.ref[Any]] = {}  # to the objects that have a verdict
+        self._generation = -1  # of the verdicts
+
+    def allows(self, *given: Any) -> bool:
         """Whether the kernel computes what the functions say.
 
-        thing: the object that they work on; a tensor stands for none.
+        given: the arguments of the function, in the order of its parameters. Where methods are
+        named, their object.
         """
         if watch.by_iteration and self._generation == watch.generation:
-            verdict = self._verdicts.get(self._key(thing))
+            verdict = self._verdicts.get(key_of(given))
             if verdict is not None:
                 return verdict
-        return self._ask(thing)
+        return self._ask(given)
 
-    def _ask(self, thing: Any) -> bool:
+    def _ask(self, given: Sequence[Any]) -> bool:
         if not watch.by_iteration:
             watch.look()
         if self._generation != watch.generation:
             self._generation = watch.generation
             self._verdicts.clear()
             self._alive.clear()
-        if thing is None or isinstance(thing, torch.Tensor):  # a function of tensors
-            thing, self._key = None, number_of_none
-        elif not hasattr(thing, "__dict__"):  # a named tuple: its class says all
-            thing, self._key = type(thing), number_of_class
-        key = id(thing)
+        objects = [x for x in given if is_object(x) and not is_frozen(x)]
+        CLASSES.update(map(type, objects))
+        key = key_of(given)
         if key not in self._verdicts:
-            self._verdicts[key] = self._decide(thing)
-            if thing is not None:
-                self._alive[key] = weakref.ref(thing, functools.partial(self._drop, key))
+            self._verdicts[key] = self._decide(given)
+            for x in objects:
+                self._alive[id(x)] = weakref.ref(x, functools.partial(self._drop, id(x)))
         return self._verdicts[key]
 
-    def _drop(self, key: int, gone: Any) -> None:
+    def _drop(self, number: int, gone: Any) -> None:
         """Forget an object that is gone, unless another one has its place already."""
-        if self._alive.get(key) is gone:
-            del self._alive[key], self._verdicts[key]
+        if self._alive.get(number) is gone:
+            del self._alive[number]
+            self._verdicts = {k: x for k, x in self._verdicts.items() if number not in k}
 
-    def walk(self, thing: Any = None) -> Walk:
-        """All that the functions reach now."""
-        walk = Walk(thing)
+    def walk(self, *given: Any) -> Walk:
+        """All that the functions reach now; given: as for `allows`."""
+        walk = Walk()
         for root in self.roots:
-            walk.follow_root(root)
-        if self.sets_gradients and isinstance(thing, nn.Module):
-            held = [name for name, p in thing.named_parameters() if is_held(p)]
-            if held:
-                walk.add(f"{held[0]} (frozen, or with a hook)", "held", f"a {type(thing).__name__}")
+            walk.follow_root(root, given)
+        if any(not GRADIENTS.isdisjoint(f.__code__.co_names) for f in walk.functions):
+            for module in given:
+                named = module.named_parameters() if isinstance(module, nn.Module) else ()
+                held = [name for name, p in named if is_held(p)]
+                if held:
+                    what, where = f"{held[0]} (frozen, or with a hook)", type(module).__name__
+                    walk.add(what, "held", f"a {where}")
         if self.c_of:
-            file = str(module_file(self.c_of, ROOT)).removesuffix("py") + "c"
-            walk.add("the C code", c_code(self.c_of, ROOT), shown(file))
+            for file, text in c_reached(origin_of(self.c_of)).items():
+                walk.add(C_CODE, text, shown(str(file)))
         return walk
 
-    def _decide(self, thing: Any) -> bool:
+    def _decide(self, given: Sequence[Any]) -> bool:
         """Compare with what is known; say so where it differs."""
         began = time.perf_counter()
         kernel = known().get(self.kernel, Known([], 0.0))
         try:
-            walk = self.walk(thing)
+            walk = self.walk(*given)
             watch.add(walk)
         except Exception as error:  # somebody's objects may do anything when they are looked at
             what = f"what its functions reach ({type(error).__name__}: {error})"
@@ -179,16 +181,19 @@ class Guard:
             kernel.versions, key=lambda v: len(v & walk.found.keys()), default=frozenset()
         )
         changed = [definition for key, definition in walk.found.items() if key not in closest]
-        say_changed(changed, kernel.slower)
+        # What was changed may be lost to other kernels as well.
+        lost = [x for name, x in known().items() if name in self.kernels]
+        lost = [x for x in lost if any(v & (closest - walk.found.keys()) for v in x.versions)]
+        say_changed(changed, max(x.slower for x in (kernel, *lost)))
         return False
 
 
-def number_of_none(thing: Any) -> int:
-    return id(None)
+CLASSES: set[type] = set()  # of the objects that guards were asked for
 
 
-def number_of_class(thing: Any) -> int:
-    return id(type(thing))
+def key_of(given: Sequence[Any]) -> tuple[int | type, ...]:
+    """What a verdict depends on: which objects, and otherwise their classes."""
+    return tuple([id(x) if type(x) in CLASSES else type(x) for x in given])
 
 
 class Definition(NamedTuple):
@@ -199,6 +204,7 @@ class Definition(NamedTuple):
     user: str  # the definition whose name led here
 
 
+FIELD = type(Definition.name)  # what a named tuple has for each of its fields
 _said: set[str] = set()
 
 
@@ -216,47 +222,64 @@ def say_changed(changed: Sequence[Definition], slower: float) -> None:
     texts = [f"{', '.join(names[:3])} of {file}" for file, names in by_file.items()]
     cost = f" (training takes about {slower:g} times as long)" if slower > 1 else ""
     was = "was" if sum(map(len, by_file.values())) == 1 else "were"
-    line = f"{' and '.join(texts)} {was} changed: PyTorch computes this now, not C{cost}"
-    if line not in _said:
-        _said.add(line)
-        print(f"note: {line}", file=sys.stderr)
+    since = " and not compared with the Python since" if inner[0].name == C_CODE else ""
+    what = f"{' and '.join(texts)} {was} changed{since}"
+    if what not in _said:  # by a kernel that stands for more, perhaps
+        _said.add(what)
+        print(f"note: {what}: PyTorch computes this now, not C{cost}", file=sys.stderr)
+
+
+class Passed(NamedTuple):
+    """The arguments of a call that are objects, or classes of such; MISSING for others."""
+
+    by_position: Sequence[Any] = ()
+    by_name: Mapping[str, Any] = {}
+
+
+NOTHING = Passed()
 
 
 class Walk:
-    """Follows live functions, classes, constants and objects.
+    """Follows live functions, classes, constants and objects."""
 
-    thing: the object that the functions work on, or the class of one without attributes.
-    """
-
-    def __init__(self, thing: Any = None) -> None:
-        self.thing = thing
+    def __init__(self) -> None:
         self.found: dict[str, Definition] = {}  # by `name digest`
         self.functions: dict[types.FunctionType, None] = {}
         self.names: dict[int, tuple[Mapping[str, Any], dict[str, None]]] = {}
         self.containers: dict[int, Any] = {}
         self.objects: dict[int, Any] = {}
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[tuple[Any, ...]] = set()
         self._user = self._file = ""
 
-    def follow_root(self, root: Callable[..., Any] | str) -> None:
-        """Begin with a function, or with a method of the object."""
-        if isinstance(root, str):
-            name, found, owner = root, self._attribute(self.thing, root), self.thing
+    def follow_root(self, root: Callable[..., Any] | str, given: Sequence[Any]) -> None:
+        """Begin with a function and its arguments, or with a method of the first of these."""
+        for x in given:
+            if is_object(x):
+                self._watch_object(x)
+        passed = [standing_for(x) for x in given]
+        name = root if isinstance(root, str) else root.__name__
+        if callable(root) and "." not in root.__qualname__:  # what its module calls so now
+            owner, found = MISSING, self._global(root.__globals__, name)
         else:
-            name, found, owner = root.__name__, root, MISSING
-            if "." in root.__qualname__:
-                owner = self.thing
-            else:  # what its module calls by this name now
-                found = self._global(root.__globals__, name)
+            owner = given[0] if hasattr(given[0], "__dict__") else type(given[0])
+            passed = passed[1:]
+            if name == root:
+                found = self._attribute(owner, name)
+            else:  # as it stands in its class, with its decorators
+                stored = (vars(cls).get(name) for cls in class_of(owner).__mro__)
+                found = next((x for x in stored if unwrapped(x)[0] is root), root)
         if is_followed(unwrapped(found)[0]):
-            self._follow(found, owner)
+            self._follow(found, owner, passed=Passed(passed))
         else:  # nowhere, or where nobody can read it
             self.add(name, "unknown")
 
-    def _follow(self, value: Any, owner: Any = MISSING, name: str = "") -> str:
+    def _follow(
+        self, value: Any, owner: Any = MISSING, name: str = "", passed: Passed = NOTHING
+    ) -> str:
         """Follow a value; returns what to call it in the meanings of names.
 
         owner: what `self` is in a method. name: of a constant, as it is written in its file.
+        passed: what it is called with.
         """
         value, layers = unwrapped(value)
         if isinstance(value, types.ModuleType):
@@ -267,14 +290,17 @@ class Walk:
                 self.add(name, text)
             return name or text
         if not is_followed(value):
+            for x in (*passed.by_position, *passed.by_name.values()):
+                if is_object(x):
+                    self._object(x)  # a library may call it
             return label_of(value)
         if isinstance(value, types.FunctionType):
-            self._function(value, owner, layers)
+            self._function(value, owner, layers, passed)
             return value.__qualname__
         if isinstance(value, type):
             self._class(value)
             return value.__qualname__
-        self._object(value)
+        self._object(value, passed)
         return type(value).__qualname__
 
     def _text(self, value: Any) -> str:
@@ -301,11 +327,15 @@ class Walk:
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
         self.found.setdefault(f"{name} {digest}", Definition(name, file or self._file, self._user))
 
-    def _function(self, function: types.FunctionType, owner: Any, layers: int) -> None:
+    def _function(
+        self, function: types.FunctionType, owner: Any, layers: int, passed: Passed
+    ) -> None:
         """Follow a function; owner: what its `self` is; layers: how many decorators it has."""
-        if (id(function), id(owner)) in self._seen:
+        objects = objects_of(function, owner, passed)
+        key = id(function), *((name, id(x)) for name, x in objects.items())
+        if key in self._seen:
             return
-        self._seen.add((id(function), id(owner)))
+        self._seen.add(key)
         self.functions[function] = None
         before, self._file = (self._user, self._file), shown(file_of(function))
         node = definition_of(function)
@@ -317,44 +347,46 @@ class Walk:
         code = function.__code__
         defaults = function.__defaults__, function.__kwdefaults__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-        objects = self._objects_of(function, owner)
         local = locals_of(node)
-        meanings = []
-        for (first, *rest), is_called in chains_of(node):
+        meanings = []  # of names that no object decides
+        for (first, *rest), call in chains_of(node):
+            handed_on = self._passed(call, objects)
+            meaning = ""
             if first in objects:
-                self._through(objects[first], rest or ["__call__"] * is_called)
-                meanings.append(THROUGH_OBJECT)
+                self._through(objects[first], rest or ["__call__"] * bool(call), handed_on)
             elif first == SUPER:
-                self._through_super(function, owner, rest)
-                meanings.append(THROUGH_OBJECT)
+                self._through_super(function, owner, rest, handed_on)
             elif first in cells:
-                meanings.append(self._follow(cells[first].cell_contents))
-            elif first in local:
-                meanings.append("")
-            else:
-                meanings.append(self._through_globals(function.__globals__, first, rest))
+                meaning = self._follow(cells[first].cell_contents, passed=handed_on)
+            elif first not in local:
+                meaning = self._through_globals(function.__globals__, first, rest, handed_on)
+            meanings.append(meaning)
         self._user = user
         said = text_of(node), self._text(defaults), meanings, layers
         self.add(function.__qualname__, str(said))
         self._user, self._file = before
 
-    def _objects_of(self, function: types.FunctionType, owner: Any) -> dict[str, Any]:
-        """The parameters of a function that are objects which the walk knows."""
-        parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
-        found = {}
-        if owner is not MISSING and parameters:
-            found[parameters[0]] = owner
-        if self.thing is None or isinstance(self.thing, type):
-            return found
-        for name in parameters:
-            declared = function.__annotations__.get(name)
-            if isinstance(declared, str):  # the annotations are texts
-                declared = function.__globals__.get(declared)
-            if declared in type(self.thing).__mro__:
-                found.setdefault(name, self.thing)
-        return found
+    def _passed(self, call: ast.Call | None, objects: Mapping[str, Any]) -> Passed:
+        """The objects among the arguments of a call in a function that has some objects."""
+        if call is None:
+            return NOTHING
+        placed = takewhile(lambda x: not isinstance(x, ast.Starred), call.args)
+        named = {x.arg: self._named(x.value, objects) for x in call.keywords if x.arg}
+        return Passed([self._named(x, objects) for x in placed], named)
 
-    def _through_globals(self, names: dict[str, Any], first: str, rest: Sequence[str]) -> str:
+    def _named(self, node: ast.expr, objects: Mapping[str, Any]) -> Any:
+        """The object that an expression names: `agent`, `agent.obs_stats`."""
+        first, *rest = chain_of(node) or [""]
+        value = objects.get(first, MISSING)
+        for attribute in rest:
+            if value is MISSING:
+                break
+            value = standing_for(self._attribute(value, attribute))
+        return value
+
+    def _through_globals(
+        self, names: dict[str, Any], first: str, rest: Sequence[str], passed: Passed
+    ) -> str:
         """What a name, and attributes of it, mean in a module."""
         value = self._global(names, first)
         if value is MISSING:
@@ -371,7 +403,7 @@ class Walk:
                 name = ""
             else:
                 break
-        return "" if value is MISSING else self._follow(value, name=name)
+        return "" if value is MISSING else self._follow(value, name=name, passed=passed)
 
     def _global(self, names: dict[str, Any], name: str) -> Any:
         """The value of a global name, which is watched from now on, also where there is none."""
@@ -382,10 +414,10 @@ class Walk:
         """Watch names of a module or, with the class as key, of a class."""
         self.names.setdefault(id(key), (names, {}))[1].update(dict.fromkeys(chosen))
 
-    def _through(self, value: Any, rest: Sequence[str]) -> None:
+    def _through(self, value: Any, rest: Sequence[str], passed: Passed) -> None:
         """Follow attributes of an object or, where there is none yet, of its class."""
         if rest == ["__call__"] and is_object(value):
-            self._object(value)
+            self._object(value, passed)
             return
         for attribute in rest:
             owner, value = value, self._attribute(value, attribute)
@@ -397,11 +429,11 @@ class Walk:
             inner, _ = unwrapped(value)
             own = is_own(owner, attribute)
             if isinstance(inner, types.FunctionType) and is_followed(inner):
-                self._follow(value, owner)
+                self._follow(value, owner, passed=passed)
                 return
             if not is_followed(inner):
                 # An object's own data is no code; what a library can call may be anything.
-                if not own:
+                if not own and type(inner) is not FIELD:
                     cls = definer(owner, attribute)
                     self.add(f"{cls.__qualname__}.{attribute}", self._text(inner))
                 elif callable(inner):
@@ -411,9 +443,11 @@ class Walk:
                 self.add(f"{definer(owner, attribute).__qualname__}.{attribute}", "unknown")
             value = inner
         if is_object(value) and rest:
-            self._object(value)
+            self._object(value, passed)
 
-    def _through_super(self, function: types.FunctionType, owner: Any, rest: list[str]) -> None:
+    def _through_super(
+        self, function: types.FunctionType, owner: Any, rest: list[str], passed: Passed
+    ) -> None:
         """Follow `super().method` of a method."""
         if owner is MISSING:
             return
@@ -426,13 +460,14 @@ class Walk:
         for base in order[own[0] + 1 :] if own else ():
             self._watch(base, vars(base), rest[0])
             if rest[0] in vars(base):
-                self._follow(vars(base)[rest[0]], owner)
+                self._follow(vars(base)[rest[0]], owner, passed=passed)
                 return
 
     def _attribute(self, owner: Any, name: str) -> Any:
         """The attribute of an object, or of the objects of a class, as it is stored."""
         if not isinstance(owner, type):
-            self.objects[id(owner)] = owner
+            if not is_frozen(owner):
+                self.objects[id(owner)] = owner
             if is_own(owner, name):
                 found = vars(owner).get(name, MISSING)
                 return found if found is not MISSING else getattr(owner, name)
@@ -474,18 +509,19 @@ class Walk:
         self.add(cls.__qualname__, str(text))
         self._user, self._file = before
 
-    def _object(self, value: Any) -> None:
+    def _object(self, value: Any, passed: Passed = NOTHING) -> None:
         """Follow what an object does when it is called."""
-        self.objects[id(value)] = value
-        if (id(value), 0) in self._seen:
-            return
-        self._seen.add((id(value), 0))
-        is_module = isinstance(value, nn.Module)
-        if is_module and hooks_of(value):
+        self._watch_object(value)
+        called = "forward" if isinstance(value, nn.Module) else "__call__"
+        found = self._attribute(value, called)
+        if found is not MISSING:
+            self._follow(found, value, passed=passed)
+
+    def _watch_object(self, value: Any) -> None:
+        if not is_frozen(value):
+            self.objects[id(value)] = value
+        if isinstance(value, nn.Module) and hooks_of(value):
             self.add(f"a hook of {type(value).__qualname__}", "hook")
-        called = self._attribute(value, "forward" if is_module else "__call__")
-        if called is not MISSING:
-            self._follow(called, value)
 
 
 # ---- Live objects ---------------------------------------------------------------------------
@@ -545,6 +581,29 @@ def is_object(value: Any) -> bool:
         and not isinstance(value, types.FunctionType | types.ModuleType | type | torch.Tensor)
         and is_ours(file_of(type(value)))
     )
+
+
+def standing_for(value: Any) -> Any:
+    """What stands for a value in a walk: an object itself, for a named tuple its class."""
+    if is_object(value):
+        return value
+    is_named = isinstance(value, tuple) and is_ours(file_of(type(value)))
+    return type(value) if is_named else MISSING
+
+
+def objects_of(function: types.FunctionType, owner: Any, passed: Passed) -> dict[str, Any]:
+    """The parameters of a function that are objects, when it is called with some."""
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = passed.by_position if owner is MISSING else (owner, *passed.by_position)
+    found = dict(zip(parameters[: code.co_argcount], given, strict=False)) | {**passed.by_name}
+    return {name: x for name, x in found.items() if x is not MISSING and name in parameters}
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether an object is data that nobody changes, as a Config: its class says what it does."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
 
 
 def class_of(owner: Any) -> type:
@@ -738,10 +797,10 @@ def is_of(live: Any, node: ast.FunctionDef) -> bool:
 
 
 @cache
-def chains_of(node: Any) -> list[tuple[list[str], bool]]:
-    """The names that a definition uses, `["a", "b"]` for a.b, and whether each is called."""
-    called = {id(x.func) for x in ast.walk(node) if isinstance(x, ast.Call)}
-    return [(chain, id(name) in called) for name, chain in names_of(node)[0]]
+def chains_of(node: Any) -> list[tuple[list[str], ast.Call | None]]:
+    """The names that a definition uses, `["a", "b"]` for a.b, and the call of each that is."""
+    calls = {id(x.func): x for x in ast.walk(node) if isinstance(x, ast.Call)}
+    return [(chain, calls.get(id(name))) for name, chain in names_of(node)[0]]
 
 
 @cache
@@ -784,7 +843,6 @@ class Watch:
         self._behaviour = list(map(BEHAVIOUR, self._functions))
         for key, container in walk.containers.items():
             self._containers[key] = container, contents_of(container)
-        self._objects = {k: kept for k, kept in self._objects.items() if kept[0]() is not None}
         for key, thing in walk.objects.items():
             self._objects[key] = weakref.ref(thing), state_of(thing)
 
@@ -816,10 +874,14 @@ class Watch:
         for container, values in self._containers.values():
             if contents_of(container) != values:
                 return False
+        gone = {key for key, (reference, _) in self._objects.items() if reference() is None}
         for reference, state in self._objects.values():
             thing = reference()
-            if thing is not None and state_of(thing) != state:
+            # Another object may have taken the place in memory of a part that is gone.
+            if thing is not None and (state_of(thing) != state or not gone.isdisjoint(state)):
                 return False
+        for key in gone:
+            del self._objects[key]
         return True
 
 
@@ -849,11 +911,11 @@ def contents_of(container: Any) -> list[Any]:
 def state_of(thing: Any) -> tuple[Any, ...]:
     """What of an object decides which functions it runs."""
     own = vars(thing)
+    parts = [id(x) for x in own.values() if callable(x) or type(x) in CLASSES]
     if isinstance(thing, nn.Module):
-        held = [is_held(p) for p in thing.parameters()]
-        kinds = map(type, own["_modules"].values())
-        return type(thing), len(own), hooks_of(thing), *held, *kinds
-    return type(thing), len(own)
+        parts += map(id, own["_modules"].values())
+        parts += hooks_of(thing), *map(is_held, thing.parameters())
+    return type(thing), len(own), *parts
 
 
 watch = Watch()

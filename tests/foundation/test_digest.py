@@ -148,7 +148,11 @@ SOURCES = {
     "shapes/inner.py": "def volume(x):\n    return x * x * x\n",
     "shapes/box.py": "def sides():\n    return 4\n",
     "shapes/box.c": '#include "small.h"\nfloat f(void) { return 1.5; }  // why\n',
+    "shapes/ball.c": "int ball;\n",
+    "shapes/ball.py": "def ball():\n    return 5\n",
+    "shapes/kernels.py": 'def calls():\n    return "ball.c"\ndef idle():\n    return 6\n',
     "manyseeds/kernels/small.h": "int n; /* it */\n",
+    "manyseeds/kernels/small.c": "int twice;\n",
 }
 
 
@@ -239,7 +243,11 @@ EDITS: dict[str, list[tuple[str, str, bool]]] = {  # by origins; whether the dig
         ("{ return", "{\n  return", True),
         ("return 1.5", "return 2.5", False),
         ("int n", "int m", False),
+        ("int twice", "int once", False),  # of what the header declares
     ],
+    "shapes.kernels:calls": [("int ball", "int cube", False)],  # which it names
+    "shapes.kernels:idle": [("int ball", "int cube", True)],
+    "shapes.ball:ball": [("int ball", "int cube", True)],  # named by those that call it
 }
 
 
@@ -587,7 +595,9 @@ OURS, SB3, LANGUAGE = {"ppo", "dqn", "bridged"}, {"sb3-ppo", "sb3-dqn"}, {"grpo"
 CONTROL = OURS | SB3
 CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/layers.py": [("total = self.count + n", "total = n", {"ppo"})],
-    "manyseeds/kernels/mlp.c": [("1 - y * y", "1 + y * y", OURS)],
+    "manyseeds/kernels/mlp.c": [("plus_product(all(1), -y, y)", "all(1)", OURS)],
+    "manyseeds/kernels/statistics.c": [("(double)(n - 1);", "(double)n;", {"ppo"})],
+    "algos/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
     "manyseeds/seeds.py": [("generator.standard_normal(", "generator.random(", CONTROL | {"td"})],
     "manyseeds/evaluate.py": [("per_episode = returns.", "each = returns.", CONTROL)],
     "manyseeds/runs/base.py": [
@@ -610,8 +620,9 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("pd.DataFrame(self._rows)", "pd.DataFrame(self._rows[1:])", LANGUAGE),
     ],
     "manyseeds/runs/parallel.py": [("dist.all_reduce(flat)", "pass", LANGUAGE)],
+    "manyseeds/portable.py": [("initial=1.0", "initial=base", {"td"})],
     "manyseeds/runs/planning.py": [
-        ("(result @ env.start).item()", "result.max().item()", {"vi", "pi"})
+        ("math.fsum(result * env.start)", "result.max().item()", {"vi", "pi"})
     ],
     "manyseeds/runs/prediction.py": [
         ("torch.full((X, A), 1 / A,", "torch.full((X, A), 2 / A,", {"td"}),

@@ -295,7 +295,7 @@ def test_what_changes_all_the_time_is_not_followed_all_the_time(
     monkeypatch.setattr(ppo, "policy_loss", found["policy_loss"])
     walks: list[int] = []
     walk = Guard.walk
-    monkeypatch.setattr(Guard, "walk", lambda self, x: (walks.append(1), walk(self, x))[1])
+    monkeypatch.setattr(Guard, "walk", lambda self, *x: (walks.append(1), walk(self, *x))[1])
     monkeypatch.setattr(watch, "_next", 0.0)
     with looking_by_iteration():
         for _ in range(200):
@@ -366,7 +366,7 @@ def test_an_edit_of_the_c_code_of_an_environment_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evaluations play the Python: training must not play something else."""
-    edited = Guard("cartpole", *envs.kernels.DYNAMICS, c_of="manyseeds.envs.acrobot")
+    edited = Guard("cartpole", *envs.kernels.DYNAMICS, c_of=envs.Acrobot)
     assert not edited.allows(envs.CartPole())
     assert "the C code of envs/acrobot.c was changed" in capsys.readouterr().err
 
@@ -444,7 +444,7 @@ def test_a_verdict_goes_with_its_object(agent: ppo.ActorCritic) -> None:
     """Another object may get its place in memory."""
     other = make()
     assert LOSS.allows(other)
-    key = id(other)
+    key = (id(other),)
     assert key in LOSS._verdicts
     del other
     gc.collect()
