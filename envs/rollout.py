@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.envs.core import Env, NativeEnv, State, Step
+from manyseeds.envs.core import Env, State, Step
 from manyseeds.kernels import usable
 from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Rollout
@@ -47,7 +47,7 @@ def step_by_step(
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
-def one_step(env: NativeEnv, state: State, action: Tensor, noise: Tensor) -> Step:
+def one_step(env: Env, state: State, action: Tensor, noise: Tensor) -> Step:
     """`env.step` with discrete actions [S, N]; in C, where the environment has C code.
 
     PyTorch's sines depend on the CPU, those of the C code do not.

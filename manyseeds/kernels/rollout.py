@@ -20,8 +20,13 @@ from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
+<<<<<<< HEAD
 ROLLOUT, ONE_STEP, EPISODES = (
     kernels.kernel(SOURCE, name) for name in ("rollout", "one_step", "episodes")
+=======
+ROLLOUT, STEP, EPISODES = (
+    kernels.kernel(SOURCE, name) for name in ("rollout", "env_step", "episodes")
+>>>>>>> w-tables
 )
 
 
@@ -134,10 +139,11 @@ def step(
 ) -> tuple[Tensor, ...]:
     """One step with discrete actions `[S, N]`; noise `[S, N, transition_noise + initial_noise]`.
 
-    environment, spec, physics, elapsed: as of a rollout. Returns what `envs.Step` holds in its
+    environment, spec, physics, elapsed: as of a rollout. Returns what a `Step` holds in its
     order, with physics and elapsed in the place of the state. Raises IndexError for other actions.
     """
     physics, elapsed = copies(physics, elapsed)
+<<<<<<< HEAD
     S, N = actions.shape
     obs, final_obs = physics.new_empty(2, S, N, spec.obs_size).unbind()
     rewards, ends = physics.new_empty(S, N), physics.new_empty(2, S, N, dtype=torch.bool).unbind()
@@ -145,6 +151,15 @@ def step(
         S=S,
         N=N,
         O=spec.obs_size,
+=======
+    new, (S, N), size = physics.new_empty, actions.shape, spec.obs_size
+    obs, final_obs = new(2, S, N, size).unbind()
+    rewards, ends = new(S, N), new(2, S, N, dtype=torch.bool).unbind()
+    STEP(
+        S=S,
+        N=N,
+        O=size,
+>>>>>>> w-tables
         P=physics.shape[2],
         A=spec.num_actions,
         noise=noise.shape[2],

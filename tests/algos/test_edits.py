@@ -97,7 +97,8 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("backpropagate", *BACKWARD, NO_ZERO),
         ("explained_variance", *VARIANCE),
         ("approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
-        ("prepare", "advantages + values)", "advantages)"),
+        ("estimate", "return logprobs, values, gae(", "return logprobs, values, 2 * gae(", NO_ZERO),
+        ("prepare", "returns = advantages + values", "returns = advantages"),
         ("update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
         ("ActorCritic.policy", *POLICY),
         ("ActorCritic.evaluate", *EVALUATE),
@@ -135,7 +136,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("td_loss", "return errors.square().mean(-1)", "return errors.abs().mean(-1)"),
         ("td_loss", "0.5 * errors.square()", "errors.square()", {"loss": "huber"}),
         ("backpropagate", "    loss.sum()", "    (3 * loss).sum()", NO_ZERO),
-        ("update_target", "1 - (1 - tau)", "0.5 - (1 - tau)"),
+        ("update_target", "broadcast(1 - keep, old)", "broadcast(0.5 - keep, old)"),
         ("QNetwork.act", "greedy = self(obs).argmax(-1)", "greedy = self(obs).argmin(-1)"),
         (
             "QNetwork.forward",
