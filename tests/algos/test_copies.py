@@ -16,7 +16,7 @@ from manyseeds.benchmarks.chapters import taxonomy
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.digest import ROOT
 
-FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
+FILES = {name: ROOT / "algos" / f"{name}.py" for name in catalog.names("algos")}
 # Of llm_track, no methods.
 SHARED = {"__init__", "tasks", "models", "sampling", "engine", "evaluation"}
 FILES |= {
