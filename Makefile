@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install trackers benchmark report site films browser axe test test-all test-peers verify gpu-check lint check-arm64 \
-  format jax-env ray-env slurm-test clean FORCE
+  format peers jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -71,8 +71,8 @@ $(PY) -m pytest --workers $(WORKERS) $(1); tests=$$?; \
 wait $$lint; lint=$$?; cat build/lint.txt; [ $$tests = 0 ] && [ $$lint = 0 ]
 endef
 
-test-peers: install ray-env jax-env slurm-test ## tests that need Ray, JAX or Slurm, with their environments
-	$(PY) -m pytest -rs tests/benchmarks/test_launchers.py tests/benchmarks/test_interchange.py
+test-peers: install ray-env peers slurm-test ## tests that need Ray, JAX, RLtools or Slurm, with their environments
+	$(PY) -m pytest -rs tests/benchmarks/test_launchers.py tests/benchmarks/test_interchange.py tests/benchmarks/test_throughput.py
 
 gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed
 	$(PY) benchmarks/gpu_check.py
@@ -102,7 +102,7 @@ format: install ## rewrite the code in the project's style
 	$(PY) -m ruff format .
 
 clean: ## remove the environments and caches, never results
-	rm -rf .venv .venv-jax .venv-ray build *.egg-info
+	rm -rf .venv .venv-jax .venv-rltools .venv-ray build *.egg-info
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -157,6 +157,14 @@ jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax, gymnax and SBX
 .venv-jax/.installed: requirements.lock pyproject.toml | .venv-jax/bin/pip
 	$(call INSTALL,.venv-jax,-e ".[jax]")
 
+peers: jax-env .venv-rltools/.installed ## jax-env, and .venv-rltools, with RLtools and MKL: peers of throughput.py
+
+# Nothing of this project runs there. RLtools refuses to train in a process with torch.
+.venv-rltools/.installed: requirements-rltools.lock | .venv-rltools/bin/pip
+	@command -v g++ > /dev/null || command -v clang++ > /dev/null || { echo "make: RLtools needs g++ or clang++" >&2; exit 1; }
+	.venv-rltools/bin/python -m pip install --quiet --require-hashes --no-deps -r requirements-rltools.lock
+	@touch $@
+
 # A sweep on a cluster: the locked versions, Ray and submitit. The tests of launchers find it.
 ray-env: .venv-ray/.installed ## set up .venv-ray, with Ray and submitit, for sweeps on clusters
 
@@ -191,7 +199,7 @@ define INSTALL
 @echo "$(TORCH)" > $@
 endef
 
-.venv/bin/pip .venv-jax/bin/pip .venv-ray/bin/pip:
+.venv/bin/pip .venv-jax/bin/pip .venv-rltools/bin/pip .venv-ray/bin/pip:
 	@command -v $(PYTHON) > /dev/null || { echo "make: there is no $(PYTHON) here; \
 	name a Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON" $(PYTHON)

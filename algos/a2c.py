@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos.kernels import Terms
+from manyseeds.algos.kernels import Terms, a2c_estimate, a2c_gradient, a2c_update, takes
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -215,26 +215,35 @@ class Batch(NamedTuple):
     returns: Tensor
 
 
-@torch.no_grad()
-def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
-    """The samples of a rollout with their advantages, returns and what else the loss needs."""
-    rewards = rollout.rewards
-    if agent.reward_scale is not None:
-        rewards = agent.reward_scale(rewards, rollout.done)
-    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
-    both = torch.cat((obs, rollout.next_obs.flatten(1, 2)), dim=1)
-    values, next_values = agent.value(both).chunk(2, dim=1)
+@in_c(a2c_estimate, takes)
+def estimate(
+    agent: ActorCritic, rollout: envs.Rollout, rewards: Tensor, config: Config
+) -> tuple[Tensor, Tensor]:
+    """Values and advantages, [S, B] each, of a rollout's samples."""
+    values = agent.value(rollout.obs.flatten(1, 2))
+    next_values = agent.value(rollout.next_obs.flatten(1, 2))
     ends = (rollout.terminated, rollout.truncated)
     steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
-    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
     if config.advantage == "gae":
         advantages = gae(*steps, config.gamma, config.gae_lambda)
     elif config.advantage == "n_step":
         advantages = n_step(*steps, config.gamma, config.n_steps)
     else:
         advantages = monte_carlo(*steps, config.gamma)
-    advantages = advantages.flatten(1, 2)
-    return Batch(obs, actions, values, advantages, advantages + values)
+    return values, advantages.flatten(1, 2)
+
+
+@torch.no_grad()
+def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
+    """The samples of a rollout with their advantages, returns and what else the loss needs."""
+    rewards = rollout.rewards
+    if agent.reward_scale is not None:
+        rewards = agent.reward_scale(rewards, rollout.done)
+    values, advantages = estimate(agent, rollout, rewards, config)
+    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
+    returns = advantages + values
+    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
+    return Batch(obs, actions, values, advantages, returns)
 
 
 def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Terms]:
@@ -252,6 +261,7 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
+@in_c(a2c_gradient, takes)
 def backpropagate(agent: ActorCritic, batch: Batch, config: Config) -> Terms:
     """Set the gradients of -L of a batch; returns its terms."""
     total, terms = loss(agent, batch, config)
@@ -269,6 +279,7 @@ def metrics_of(terms: Terms) -> dict[str, Tensor]:
     }
 
 
+@in_c(a2c_update, takes)
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam | SeedRMSprop,

@@ -29,6 +29,8 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -228,6 +230,15 @@ def epsilon_at(timesteps: Tensor, config: Config) -> Tensor:
     return epsilon.masked_fill(timesteps < config.learning_starts, 1.0)
 
 
+def epsilons(timestep: int, config: Config) -> Iterator[Tensor]:
+    """Exploration rates [S or 1, F] of each round after a timestep, float32."""
+    # Of 100 rounds at once: a call of PyTorch takes longer than the numbers.
+    for first in itertools.count(timestep, 100 * config.block):
+        steps = torch.arange(first, first + 100 * config.block, config.num_envs)
+        of_all = epsilon_at(steps.double().unsqueeze(0), config)
+        yield from of_all.float().split(config.train_freq, dim=1)
+
+
 def td_target(
     rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma: float | Tensor
 ) -> Tensor:
@@ -322,13 +333,13 @@ def train(config: Config, run: Run) -> QNetwork:
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
     changing = net, target, optimizer, replay, episodes, streams
     timestep, state, obs = run.restore(changing, 0, state, obs)
+    schedule = epsilons(timestep, config)
     run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
         # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
         learns = timestep > config.learning_starts
-        steps = torch.arange(before, timestep, N, dtype=torch.float64).unsqueeze(0)
-        epsilon = from_host(epsilon_at(steps, config), run.device)
+        epsilon = from_host(next(schedule), run.device)
         # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,

@@ -5,17 +5,19 @@ S seeds, T steps of N environments, B samples, M per gradient step.
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels import mlp, optim, policy
+from manyseeds.kernels import actor_critic, mlp, optim, policy
+from manyseeds.kernels.binding import Struct
 
 HERE = Path(__file__).parent
-PPO_ESTIMATE, PPO_GRADIENT, PPO_UPDATE = (
-    kernels.kernel(HERE / "ppo.c", name) for name in ("ppo_estimate", "ppo_gradient", "ppo_update")
+PPO_GRADIENT, PPO_UPDATE = (
+    kernels.kernel(HERE / "ppo.c", name) for name in ("ppo_gradient", "ppo_update")
 )
 
 
@@ -33,24 +35,20 @@ def takes(agent: Any, *args: Any) -> bool:
     return kernels.usable(next(agent.parameters()))
 
 
-def ppo_estimate(
+def gae_estimate(
     agent: Any, rollout: Any, rewards: Tensor, config: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `estimate` of ppo.py says."""
-    S, T, N, size = rollout.obs.shape
-    logprobs, values, advantages = rewards.new_empty(3, S, T * N).unbind()
-    PPO_ESTIMATE(
-        S=S,
-        T=T,
-        N=N,
-        O=size,
-        policy=policy.struct(agent, agent.networks),
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
+    """What `estimate` of ppo.py and trpo.py says."""
+    logprobs, values, advantages = rewards.new_empty(3, len(rewards), config.batch_size).unbind()
+    actor_critic.estimate(
+        agent,
+        rollout,
+        rewards,
         logprobs=logprobs,
         values=values,
         advantages=advantages,
-        **rollout._asdict() | {"rewards": rewards},
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
     )
     return logprobs, values, advantages
 
@@ -130,3 +128,90 @@ def ppo_update(
     if not clips:
         del found["clipfrac"]
     return found
+
+
+# ---- A2C --------------------------------------------------------------------------------------
+
+A2C_BATCH = Struct(HERE / "a2c.c", "a2c_batch")
+A2C_GRADIENT, A2C_UPDATE = (
+    kernels.kernel(HERE / "a2c.c", name) for name in ("a2c_gradient", "a2c_update")
+)
+
+
+def a2c_estimate(agent: Any, rollout: Any, rewards: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+    """What `estimate` of a2c.py says."""
+    values, advantages = rewards.new_empty(2, len(rewards), config.batch_size).unbind()
+    n_steps = config.n_steps if config.advantage == "n_step" else 0
+    # With a lambda of 1 GAE is the return minus V.
+    gae_lambda = 1.0 if config.advantage == "monte_carlo" else config.gae_lambda
+    actor_critic.estimate(
+        agent,
+        rollout,
+        rewards,
+        values=values,
+        advantages=advantages,
+        n_steps=n_steps,
+        gamma=config.gamma,
+        gae_lambda=gae_lambda,
+    )
+    return values, advantages
+
+
+@kernels.sets_gradients
+def a2c_gradient(agent: Any, batch: Any, config: Any) -> Terms:
+    """What `backpropagate` of a2c.py says."""
+    S, M = batch.returns.shape
+    samples, new = a2c_batch(agent, batch, config), batch.obs.new_empty
+    terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
+    networks = mlp.struct(agent.networks, agent)
+    gradients = batch.obs.new_zeros(S, networks.networks * networks.size)
+    A2C_GRADIENT(
+        S=S,
+        M=M,
+        P=gradients.shape[1],
+        batch=samples,
+        gradients=gradients,
+        entropies=terms.entropy,
+        logprobs=terms.logprobs,
+        policy_loss=terms.policy_loss,
+        value_loss=terms.value_loss,
+    )
+    mlp.set_gradients(agent, gradients)
+    return terms
+
+
+def a2c_batch(agent: Any, batch: Any, config: Any) -> ctypes.Structure:
+    """What the loss is computed of."""
+    S, M, size = batch.obs.shape
+    return A2C_BATCH(
+        S=S,
+        M=M,
+        O=size,
+        normalized=config.normalize_advantage,
+        policy=policy.struct(agent, agent.networks),
+        obs=batch.obs,
+        actions=batch.actions,
+        advantages=batch.advantages,
+        returns=batch.returns,
+        value_coef=config.value_coef,
+        entropy_coef=config.entropy_coef,
+    )
+
+
+def a2c_update(
+    agent: Any, optimizer: Any, batch: Any, config: Any, lr: Tensor
+) -> dict[str, Tensor]:
+    """What `update` of a2c.py says."""
+    S, M = batch.returns.shape
+    names = ["policy_loss", "value_loss", "entropy", "explained_variance"]
+    metrics = batch.obs.new_empty(len(names), S)
+    A2C_UPDATE(
+        S=S,
+        M=M,
+        P=optimizer.params.shape[1],
+        batch=a2c_batch(agent, batch, config),
+        optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
+        values=batch.values,
+        metrics=metrics,
+    )
+    return dict(zip(names, metrics.unbind(), strict=True))

@@ -1,71 +1,16 @@
-// PPO in C: what estimate(), backpropagate() and update() of ppo.py say, seed by seed.
+// PPO in C: what backpropagate() and update() of ppo.py say, seed by seed.
 //
-// S seeds, T steps of N environments, B = T N samples, M per gradient step, O observation size, D
-// components of a continuous action, P parameters. Python calls the functions at the ends of the
-// sections, with the structs before them (manyseeds/kernels/binding.py).
+// S seeds, B samples of a rollout, M per gradient step, O observation size, D components of a
+// continuous action, P parameters. Python calls the functions at the ends of the sections, with the
+// structs before them (manyseeds/kernels/binding.py).
 #include <math.h>
 
+#include "actor_critic.h"
 #include "distributions.h"
 #include "functions.h"
 #include "optim.h"
-#include "policy.h"
 #include "scan.h"
 #include "statistics.h"
-
-// ---- The samples of a rollout --------------------------------------------------------------
-
-struct ppo_estimate {
-  int S, T, N, O, threads;
-  const policy *policy;
-  const float *obs, *next_obs;        // [S, T, N, O]
-  const void *actions;                // int64 [S, T, N], or floats with D components each
-  const float *rewards;               // [S, T, N]
-  const unsigned char *terminated, *truncated;  // [S, T, N]
-  const float *gamma, *gae_lambda;    // [S]
-  float *logprobs, *values, *advantages;  // [S, T, N]
-};
-
-// Sample i of the actions of a policy.
-static const void *actions_at(const policy *p, const void *actions, long i) {
-  if (p->continuous) return (const float *)actions + i * p->networks->columns[0];
-  return (const int64_t *)actions + i;
-}
-
-static void estimate_seed(const void *given, int s, float *scratch) {
-  const struct ppo_estimate *x = given;
-  const policy *p = x->policy;
-  const long T = x->T, N = x->N, O = x->O, B = T * N, first = s * B;
-  const unsigned char *terminated = x->terminated + first, *truncated = x->truncated + first;
-  float *features = take_floats(&scratch, B * O), *last = take_floats(&scratch, B * O);
-  float *of_last = take_floats(&scratch, B), *next_values = take_floats(&scratch, B);
-  evaluated e = evaluated_in(p, B, &scratch);
-  features_of(p, s, B, x->obs + first * O, features);
-  policy_forward(p, s, B, features, actions_at(p, x->actions, first), &e, scratch);
-  memcpy(x->logprobs + first, e.logprobs, sizeof(float) * B);
-  float *values = x->values + first;
-  value_forward(p->networks, s, 1, B, features, 0, values, scratch);
-
-  // V of a successor is that of the next step, but where an episode or the rollout ends.
-  long count = 0;
-  for (long i = 0; i < B; i++)
-    if (i >= B - N || terminated[i] || truncated[i])
-      features_of(p, s, 1, x->next_obs + (first + i) * O, last + count++ * O);
-  value_forward(p->networks, s, 1, count, last, 0, of_last, scratch);
-  count = 0;
-  for (long i = 0; i < B; i++) {
-    const int is_last = i >= B - N || terminated[i] || truncated[i];
-    next_values[i] = is_last ? of_last[count++] : values[i + N];
-  }
-  advantages_of(T, N, x->rewards + first, values, next_values, terminated, truncated, x->gamma[s],
-                x->gae_lambda[s], x->advantages + first);
-}
-
-int ppo_estimate(const struct ppo_estimate *x) {
-  const long B = (long)x->T * x->N, A = x->policy->networks->columns[0];
-  if (!x->policy->continuous && !are_actions(x->S * B, (int)A, x->actions)) return 2;
-  const long size = 2 * floats_of(B * x->O) + 2 * floats_of(B) + evaluated_size(x->policy, B);
-  return for_each(x->S, x->threads, size + policy_scratch(x->policy), estimate_seed, x);
-}
 
 // ---- The loss of a minibatch ---------------------------------------------------------------
 
@@ -121,50 +66,21 @@ static float value_loss(long M, const float *values, const float *old_values, co
   return (float)(total / (double)M);
 }
 
-// Memory of a gradient of M samples.
-typedef struct {
-  evaluated policy;
-  float *hidden, *values, *of_values, *of_entropies;
-  float *ratios, *of_logprobs;
-} workspace;
-
-static long workspace_size(const policy *p, long M) {
-  return evaluated_size(p, M) + floats_of(M * width_of_hidden(p->networks)) + 5 * floats_of(M) +
-         policy_scratch(p);
-}
-
-static workspace workspace_in(const policy *p, long M, float **scratch) {
-  workspace w;
-  w.policy = evaluated_in(p, M, scratch);
-  w.hidden = take_floats(scratch, M * width_of_hidden(p->networks));
-  w.values = take_floats(scratch, M);
-  w.of_values = take_floats(scratch, M);
-  w.of_entropies = take_floats(scratch, M);
-  w.ratios = take_floats(scratch, M);
-  w.of_logprobs = take_floats(scratch, M);
-  return w;
-}
-
-// The gradients of seed s [P] and the terms of the loss of M samples.
-static terms gradient(const settings *c, int s, long M, const samples *b, workspace *w,
-                      float *gradients, float *scratch) {
+// The gradients of seed s [P] and the terms of the loss of M samples. ratios: [M], are set.
+static terms gradient(const settings *c, int s, long M, const samples *b, actor_critic *w,
+                      float *ratios, float *gradients, float *scratch) {
   const policy *p = c->policy;
-  policy_forward(p, s, M, b->features, b->actions, &w->policy, scratch);
-  value_forward(p->networks, s, 1, M, b->features, w->hidden, w->values, scratch);
-  for (long i = 0; i < M; i++) w->ratios[i] = w->policy.logprobs[i] - b->logprobs[i];
-  exp_of_all(M, w->ratios, w->ratios);
+  actor_critic_forward(p, s, M, b->features, b->actions, w, scratch);
+  for (long i = 0; i < M; i++) ratios[i] = w->policy.logprobs[i] - b->logprobs[i];
+  exp_of_all(M, ratios, ratios);
   float shift = 0, scale = 1;
   if (c->normalized && M > 1) normalizer_of(M, b->advantages, &shift, &scale);
   const terms found = {
-      policy_loss(M, w->ratios, b->advantages, shift, scale, c->clip[s], w->of_logprobs),
+      policy_loss(M, ratios, b->advantages, shift, scale, c->clip[s], w->of_logprobs),
       value_loss(M, w->values, b->values, b->returns, c->value_clip[s], c->value_coef[s],
                  w->of_values)};
-  for (long i = 0; i < M; i++) w->of_entropies[i] = -c->entropy_coef[s] / (float)M;
-  policy_backward(p, s, M, b->features, b->actions, &w->policy, w->of_logprobs,
-                  c->entropy_coef[s] != 0 ? w->of_entropies : 0, gradients, scratch);
-  float *to[2 * p->networks->layers];
-  gradients_in(p->networks, 1, gradients, to);
-  network_backward(p->networks, s, 1, (int)M, b->features, w->hidden, w->of_values, to, scratch);
+  actor_critic_backward(p, s, M, b->features, b->actions, w, c->entropy_coef[s], gradients,
+                        scratch);
   return found;
 }
 
@@ -190,8 +106,9 @@ static void gradient_of_seed(const void *given, int s, float *scratch) {
   const samples b = {features, (void *)actions_at(x->policy, x->actions, first),
                      (float *)x->old_logprobs + first, (float *)x->old_values + first,
                      (float *)x->advantages + first, (float *)x->returns + first};
-  workspace w = workspace_in(x->policy, M, &scratch);
-  const terms t = gradient(&c, s, M, &b, &w, x->gradients + (long)s * x->P, scratch);
+  actor_critic w = actor_critic_in(x->policy, M, &scratch);
+  float *ratios = take_floats(&scratch, M);
+  const terms t = gradient(&c, s, M, &b, &w, ratios, x->gradients + (long)s * x->P, scratch);
   x->policy_loss[s] = t.policy_loss;
   x->value_loss[s] = t.value_loss;
   memcpy(x->entropies + first, w.policy.entropies, sizeof(float) * M);
@@ -202,8 +119,8 @@ int ppo_gradient(const struct ppo_gradient *x) {
   const policy *p = x->policy;
   if (!p->continuous && !are_actions((long)x->S * x->M, p->networks->columns[0], x->actions))
     return 2;
-  const long size = floats_of((long)x->M * x->O) + workspace_size(p, x->M);
-  return for_each(x->S, x->threads, size, gradient_of_seed, x);
+  const long size = floats_of((long)x->M * x->O) + floats_of(x->M) + actor_critic_size(p, x->M);
+  return for_each(x->S, x->threads, size + policy_scratch(p), gradient_of_seed, x);
 }
 
 // ---- All epochs over a rollout -------------------------------------------------------------
@@ -259,8 +176,8 @@ static float clipfrac(long M, const float *ratios, float clip) {
 static long update_size(const struct ppo_update *x) {
   const long B = x->B, M = x->M, D = x->policy->networks->columns[0];
   return floats_of(B * x->O) + floats_of(2 * B) + floats_of(order_scratch(B)) +
-         floats_of(M * x->O) + floats_of(M * (D + 2)) + 4 * floats_of(M) + floats_of(x->P) +
-         workspace_size(x->policy, M);
+         floats_of(M * x->O) + floats_of(M * (D + 2)) + 5 * floats_of(M) + floats_of(x->P) +
+         actor_critic_size(x->policy, M) + policy_scratch(x->policy);
 }
 
 static void update_of_seed(const void *given, int s, float *scratch) {
@@ -278,8 +195,8 @@ static void update_of_seed(const void *given, int s, float *scratch) {
   b.values = take_floats(&scratch, M);
   b.advantages = take_floats(&scratch, M);
   b.returns = take_floats(&scratch, M);
-  float *gradients = take_floats(&scratch, x->P);
-  workspace w = workspace_in(x->policy, M, &scratch);
+  float *ratios = take_floats(&scratch, M), *gradients = take_floats(&scratch, x->P);
+  actor_critic w = actor_critic_in(x->policy, M, &scratch);
   memset(gradients, 0, sizeof(float) * x->P);
   features_of(x->policy, s, B, x->obs + first * O, features);
   terms t = {0, 0};
@@ -291,8 +208,8 @@ static void update_of_seed(const void *given, int s, float *scratch) {
     for (long start = 0; start < B; start += M) {
       if (stopped && start < B - M) continue;
       gather(x, s, order + start, features, &b);
-      t = gradient(&c, s, M, &b, &w, gradients, scratch);
-      kl = approximate_kl(M, w.ratios, w.policy.logprobs, b.logprobs);
+      t = gradient(&c, s, M, &b, &w, ratios, gradients, scratch);
+      kl = approximate_kl(M, ratios, w.policy.logprobs, b.logprobs);
       if (x->target_kl[s] > 0 && !(kl <= 1.5f * x->target_kl[s])) stopped = 1;
       if (!stopped) optimizer_step(x->optimizer, s, gradients);
     }
@@ -302,7 +219,7 @@ static void update_of_seed(const void *given, int s, float *scratch) {
   metrics[VALUE_LOSS * S] = t.value_loss;
   metrics[ENTROPY * S] = (float)mean_of(M, w.policy.entropies);
   metrics[APPROX_KL * S] = kl;
-  metrics[CLIPFRAC * S] = clipfrac(M, w.ratios, x->clip[s]);
+  metrics[CLIPFRAC * S] = clipfrac(M, ratios, x->clip[s]);
   metrics[EXPLAINED_VARIANCE * S] =
       explained_variance_of(B, x->values + first, x->returns + first);
 }

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos.kernels import Terms, ppo_estimate, ppo_gradient, ppo_update, takes
+from manyseeds.algos.kernels import Terms, gae_estimate, ppo_gradient, ppo_update, takes
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -230,7 +230,7 @@ class Batch(NamedTuple):
     returns: Tensor
 
 
-@in_c(ppo_estimate, takes)
+@in_c(gae_estimate, takes)
 def estimate(
     agent: ActorCritic, rollout: envs.Rollout, rewards: Tensor, config: Config
 ) -> tuple[Tensor, Tensor, Tensor]:

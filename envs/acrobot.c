@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "environment.h"
+#include "functions.h"
 
 #define GRAVITY 9.8
 #define MASS 1.0  // of either link
@@ -38,10 +39,11 @@ static links derivative(links x, float push_1, float push_2) {
   const float coupling_1 = COUPLING / INERTIA_1, coupling_2 = COUPLING / INERTIA_2;
   const float coupling_both = COUPLING * COUPLING / INERTIA_1 / INERTIA_2;
 
-  const float delta = x.phi - x.theta, sin = sinf(delta), cos = cosf(delta);
+  float sin, cos;
+  sin_and_cos(x.phi - x.theta, &sin, &cos);
   // The right sides, each divided by its own inertia.
-  float right_1 = push_1 - weight_1 * sinf(x.theta);
-  float right_2 = push_2 - weight_2 * sinf(x.phi);
+  float right_1 = push_1 - weight_1 * sin_of(x.theta);
+  float right_2 = push_2 - weight_2 * sin_of(x.phi);
   right_1 += coupling_1 * sin * (x.phi_dot * x.phi_dot);
   right_2 -= coupling_2 * sin * (x.theta_dot * x.theta_dot);
   // Cramer's rule.
@@ -61,10 +63,8 @@ static void initial(const float *noise, float *physics) {
 }
 
 static void observe(const float *physics, float *observation) {
-  observation[0] = cosf(physics[THETA1]);
-  observation[1] = sinf(physics[THETA1]);
-  observation[2] = cosf(physics[THETA2]);
-  observation[3] = sinf(physics[THETA2]);
+  sin_and_cos(physics[THETA1], observation + 1, observation);
+  sin_and_cos(physics[THETA2], observation + 3, observation + 2);
   observation[4] = physics[THETA1_DOT];
   observation[5] = physics[THETA2_DOT];
 }
@@ -89,7 +89,7 @@ static float step(float *physics, action chosen, const float *noise, int *termin
   physics[THETA2] = wrap(x.phi - x.theta);
   physics[THETA1_DOT] = clamp(x.theta_dot, -max_speed_1, max_speed_1);
   physics[THETA2_DOT] = clamp(x.phi_dot - x.theta_dot, -max_speed_2, max_speed_2);
-  *terminated = cosf(physics[THETA1]) + cosf(physics[THETA1] + physics[THETA2]) < -1;
+  *terminated = cos_of(physics[THETA1]) + cos_of(physics[THETA1] + physics[THETA2]) < -1;
   return *terminated ? 0 : -1;
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "environment.h"
+#include "functions.h"
 
 #define GRAVITY 9.8
 #define MASS_POLE 0.1
@@ -32,7 +33,8 @@ static float step(float *physics, action chosen, const float *noise, int *termin
   const float inertia_of_pole = INERTIA_OF_POLE, x_limit = X_LIMIT, theta_limit = THETA_LIMIT;
 
   const float x_dot = physics[X_DOT], theta_dot = physics[THETA_DOT];
-  const float sintheta = sinf(physics[THETA]), costheta = cosf(physics[THETA]);
+  float sintheta, costheta;
+  sin_and_cos(physics[THETA], &sintheta, &costheta);
   const float temp = (chosen.index == 1 ? force : -force) + pole * (theta_dot * theta_dot) * sintheta;
   const float inertia = at_rest + inertia_of_pole * costheta * costheta;
   const float thetaacc = (sintheta - gravity * costheta * temp) / inertia;

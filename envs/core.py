@@ -104,6 +104,10 @@ class Env(ABC):
         """What a user has to know of a training in it. Raises UsageError where none is possible."""
         return []
 
+    def in_c(self) -> int | None:
+        """The address of its C code; None where steps are PyTorch's or another library's."""
+        return None
+
     def faults(self) -> dict[int, str]:
         """What came out of it since the last call that is not finite: a text for each seed's row.
 
@@ -160,6 +164,11 @@ class NativeEnv(Env):
         """Its class, and the entry of `ENVS` with the arguments that it is made with."""
         module, _, _ = origin_of(type(self)).rpartition(":")
         return [type(self), f"{module}:ENVS[{self.spec.id}]"]
+
+    def in_c(self) -> int | None:
+        from manyseeds.envs.kernels import address  # where the classes are known that have C code
+
+        return address(self)
 
     @abstractmethod
     def initial(self, noise: Tensor) -> Tensor:

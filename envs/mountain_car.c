@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "environment.h"
+#include "functions.h"
 
 #define GRAVITY 0.0025f  // per step, where the hill is steepest; the track is sin(3 x) high
 #define MAX_SPEED 0.07f
@@ -25,7 +26,7 @@ static void observe(const float *physics, float *observation) {
 // car is at the flag, whose position is `goal`, and not rolling back.
 static int drive(float *physics, float push, float force, float goal) {
   float position = physics[POSITION], velocity = physics[VELOCITY];
-  velocity = velocity + force * push - GRAVITY * cosf(3 * position);
+  velocity = velocity + force * push - GRAVITY * cos_of(3 * position);
   velocity = clamp(velocity, -MAX_SPEED, MAX_SPEED);
   position = clamp(position + velocity, WALL, END);
   // Only the wall on the left stops the car. Gymnasium does not stop it at the other end.

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "environment.h"
+#include "functions.h"
 
 #define GRAVITY 10.0
 #define MASS 1.0
@@ -17,8 +18,7 @@ static void initial(const float *noise, float *physics) {
 }
 
 static void observe(const float *physics, float *observation) {
-  observation[0] = cosf(physics[THETA]);
-  observation[1] = sinf(physics[THETA]);
+  sin_and_cos(physics[THETA], observation + 1, observation);
   observation[2] = physics[THETA_DOT];
 }
 
@@ -33,7 +33,7 @@ static float step(float *physics, action chosen, const float *noise, int *termin
   const float theta = physics[THETA], theta_dot = physics[THETA_DOT];
   const float angle = theta - circle * rintf(theta * turns);
   const float cost = angle * angle + 0.1f * theta_dot * theta_dot + 0.001f * torque * torque;
-  float speed = theta_dot + by_gravity * sinf(theta) + by_torque * torque;
+  float speed = theta_dot + by_gravity * sin_of(theta) + by_torque * torque;
   speed = clamp(speed, -MAX_SPEED, MAX_SPEED);
   physics[THETA] = theta + tau * speed;
   physics[THETA_DOT] = speed;

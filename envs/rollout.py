@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.envs import kernels
-from manyseeds.envs.core import Env, NativeEnv, State
+from manyseeds.envs.core import Env, State
 from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Rollout
 from manyseeds.kernels.rollout import rollout as rollout_in_c
@@ -23,7 +22,7 @@ def rollout(
     policy: has `act(obs, noise)` and perhaps, for C code, `as_kernel()`: the same as a
     `kernels.rollout.PolicyKernel`.
     """
-    address = kernels.address(env) if isinstance(env, NativeEnv) else None
+    address = env.in_c()
     if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):
         network, noise = policy.as_kernel(), (action_noise, env_noise)
         if network.usable(state.physics, *noise):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -10,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import safetensors.torch
 from torch import Tensor
 
@@ -42,6 +44,24 @@ def to_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = No
     """
     copied = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     return safetensors.torch.save(copied, None if about is None else {ABOUT: json.dumps(about)})
+
+
+def weights_sha256(tensors: Mapping[str, Tensor], seeds: Sequence[int]) -> dict[str, str]:
+    """The SHA-256 of each seed's rows of tensors `[S, ...]`, by seed: whoever trains it alone gets
+    the same.
+
+    Of the names in order, each with type, shape and little-endian bytes; all NaN are the same.
+    """
+    digests = [hashlib.sha256() for _ in seeds]
+    for name, tensor in sorted(tensors.items()):
+        values = tensor.detach().cpu().numpy()
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
+        values = values.astype(values.dtype.newbyteorder("<"))
+        about = f"{name} {tensor.dtype} {list(values.shape[1:])}\n".encode()
+        for digest, own in zip(digests, values, strict=True):
+            digest.update(about + own.tobytes())
+    return {str(seed): x.hexdigest() for seed, x in zip(seeds, digests, strict=True)}
 
 
 def read_about(path: Path) -> dict[str, Any]:

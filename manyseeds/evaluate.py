@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from manyseeds.kernels import rollout as in_c
+from manyseeds.kernels.guard import Guard
 from manyseeds.seeds import SeedStreams
 
 POINTS = 20  # evaluations during training, besides the one at step 0
@@ -38,14 +41,41 @@ class Policy(Protocol):
         """Actions `[S, N, ...]` for obs `[S, N, ...]`; greedy without noise `[S, N, ...]`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Per-seed results, each array `[S]`. episodes 0: computed exactly from the tables."""
+    """What S seeds reached in E episodes each; E is 0 where the tables say it exactly."""
 
-    return_mean: np.ndarray  # NaN: a return is not finite, and a random policy's is unknown
-    return_std: np.ndarray  # over episodes; NaN when exact
-    length_mean: np.ndarray  # NaN when exact
-    episodes: int
+    returns: np.ndarray  # [S, E] float64; NaN: not finite, and a random policy's is unknown
+    lengths: np.ndarray  # [S, E]
+    exact: np.ndarray | None = None  # [S], the returns where E is 0
+
+    @property
+    def episodes(self) -> int:
+        return int(self.returns.shape[1])
+
+    @cached_property
+    def return_mean(self) -> np.ndarray:
+        """[S]"""
+        return _means(self.returns) if self.exact is None else self.exact
+
+    @cached_property
+    def return_std(self) -> np.ndarray:
+        """Over episodes, [S]; NaN when exact."""
+        deviations = self.returns - self.return_mean[:, None]
+        return np.sqrt(_means(deviations * deviations))
+
+    @cached_property
+    def length_mean(self) -> np.ndarray:
+        """[S]; NaN when exact."""
+        return _means(self.lengths)
+
+
+def _means(values: np.ndarray) -> np.ndarray:
+    """The mean of each row of values [S, E], NaN where E is 0.
+
+    Sums are rounded once: numpy's depend on the CPU, and on how rows lie in memory.
+    """
+    return np.array([math.fsum(row) / len(row) if row else math.nan for row in values.tolist()])
 
 
 @torch.inference_mode()
@@ -63,33 +93,80 @@ def evaluate(
     alive = torch.ones(S, E, dtype=torch.bool, device=device)
     returns = torch.zeros(S, E, dtype=torch.float64, device=device)
     lengths = torch.zeros(S, E, dtype=torch.float64, device=device)
-    for t in range(env.spec.time_limit):
-        i = t % CHUNK
-        if i == 0:
-            if not alive.any():
-                break
-            env_noise = start_states.uniform(CHUNK, E, env.noise_size).expand(S, -1, -1, -1)
-            noise = None if greedy else policy.draw(action_noise, CHUNK, E)
-        step = env.step(
-            state, policy.act(obs, None if noise is None else noise[:, i]), env_noise[:, i]
-        )
+    for start in range(0, env.spec.time_limit, CHUNK):
+        if not alive.any():
+            break
+        env_noise = start_states.uniform(CHUNK, E, env.noise_size)[0]
+        noise = None if greedy else policy.draw(action_noise, CHUNK, E)
+        steps = min(CHUNK, env.spec.time_limit - start)
+        going_on = state, obs, noise, env_noise, steps
+        state, obs = _play(env, policy, *going_on, alive, returns, lengths)
+    # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
+    random = math.nan if env.spec.random_score is None else env.spec.random_score
+    returns = torch.where(returns.isfinite(), returns, random)
+    return Evaluation(returns.cpu().numpy(), lengths.cpu().numpy())
+
+
+def _play(
+    env: Any,
+    policy: Any,
+    state: Any,
+    obs: Tensor,
+    noise: Tensor | None,
+    env_noise: Tensor,
+    steps: int,
+    alive: Tensor,
+    returns: Tensor,
+    lengths: Tensor,
+) -> tuple[Any, Tensor]:
+    """Go on with episodes for some steps; returns the next state and obs.
+
+    noise: of actions, `[S, CHUNK, E, ...]`, None: greedy. env_noise: `[CHUNK, E, ...]`. alive,
+    returns, lengths: `[S, E]`, changed in place.
+    """
+    address = env.in_c()
+    if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):
+        acting = policy.as_kernel()
+        if acting.usable(state.physics, env_noise):
+            state = type(state)(*(x.clone(memory_format=torch.contiguous_format) for x in state))
+            noise = None if noise is None else noise[:, :steps]
+            in_c.episodes(
+                *(address, env.spec, acting, state, alive),
+                *(noise, env_noise[:steps], steps, returns, lengths),
+            )
+            return state, obs
+    return _step_by_step(
+        *(env, policy, state, obs, noise, env_noise, steps, alive, returns, lengths)
+    )
+
+
+def _step_by_step(
+    env: Any,
+    policy: Any,
+    state: Any,
+    obs: Tensor,
+    noise: Tensor | None,
+    env_noise: Tensor,
+    steps: int,
+    alive: Tensor,
+    returns: Tensor,
+    lengths: Tensor,
+) -> tuple[Any, Tensor]:
+    """What `_play` does, with the environment's own steps."""
+    for t in range(steps):
+        actions = policy.act(obs, None if noise is None else noise[:, t])
+        step = env.step(state, actions, env_noise[t].expand(len(alive), -1, -1))
         state, obs = step.state, step.obs
         returns += step.reward * alive
         lengths += alive
         alive &= ~(step.terminated | step.truncated)
         if not env.native and not alive.any():
             break
-    # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
-    random = math.nan if env.spec.random_score is None else env.spec.random_score
-    returns = torch.where(returns.isfinite(), returns, random)
-    # numpy sums each row by itself: a seed's statistics have the same bits in any batch.
-    per_episode = returns.cpu().numpy()
-    return Evaluation(
-        return_mean=per_episode.mean(1),
-        return_std=per_episode.std(1),
-        length_mean=lengths.cpu().numpy().mean(1),
-        episodes=episodes,
-    )
+    return state, obs
+
+
+# What episodes in C stand for, besides the environment's own functions.
+PLAYING = Guard("rollout.episodes", "act", "as_kernel", _step_by_step)
 
 
 def _evaluate_exactly(env: Any, policy: Policy, seeds: int) -> Evaluation:
@@ -97,8 +174,8 @@ def _evaluate_exactly(env: Any, policy: Policy, seeds: int) -> Evaluation:
     states = torch.arange(env.spec.num_states).expand(seeds, -1)
     chosen = torch.nn.functional.one_hot(policy.act(states).cpu(), env.spec.num_actions)
     score = env.policy_score(chosen).cpu().numpy()
-    unknown = np.full_like(score, np.nan)
-    return Evaluation(score, unknown, unknown, episodes=0)
+    none = np.empty((seeds, 0))
+    return Evaluation(none, none, exact=score)
 
 
 def _device_of(policy: Policy) -> torch.device:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.kernels import in_c, mlp
+from manyseeds.kernels import draws, in_c, mlp, statistics, usable
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.rows import broadcast
 from manyseeds.seeds import SeedStreams
@@ -122,16 +122,7 @@ class SeedMLP(nn.Module):
         log_std: a parameter of continuous actions, `[S, K, 1, D]`. noise_is_action: as
         `PolicyKernel`.
         """
-        weights, biases = self.alone(0)
-        mean = scale = std = None
-        if log_std is not None:
-            std = log_std[:, 0]
-        if stats is not None:
-            mean, scale = stats.shift_and_scale(torch.float32)
-        return PolicyKernel(
-            *(weights, biases, self.outputs[0], self.activation),
-            *(mean, scale, std, noise_is_action),
-        )
+        return PolicyKernel(self, stats, log_std, noise_is_action)
 
     def alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases of network k, `[S, 1, ...]`."""
@@ -252,6 +243,7 @@ class RunningStats(nn.Module):
         self.register_buffer("count", torch.zeros(seeds, 1, 1, dtype=torch.float64))
 
     @torch.no_grad()
+    @in_c(statistics.update, statistics.takes)
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Update with samples `[S, B, size]` (Chan et al., 1983: merging two samples' moments).
 
@@ -277,7 +269,7 @@ class RunningStats(nn.Module):
 
     def shift_and_scale(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The mean and the inverse of the standard deviation, `[S, 1, size]`."""
-        return self.mean.to(dtype), (self.var + 1e-8).rsqrt().to(dtype)
+        return self.mean.to(dtype), (1 / (self.var + 1e-8).sqrt()).to(dtype)
 
 
 class RewardScale(nn.Module):
@@ -297,6 +289,7 @@ class RewardScale(nn.Module):
         self.register_buffer("open_return", torch.zeros(seeds, envs), persistent=False)
 
     @torch.no_grad()
+    @in_c(statistics.scale_rewards, statistics.takes)
     def forward(self, rewards: Tensor, done: Tensor) -> Tensor:
         """Update with the rewards and ends of a rollout, both `[S, T, N]`; scale the rewards."""
         returns = []
@@ -327,7 +320,13 @@ def orthogonal(normal: Tensor) -> Tensor:
     QR with the signs of R's diagonal, as `torch.nn.init.orthogonal_` does (Saxe et al., 2013).
     """
     wide = normal.shape[1] < normal.shape[2]
-    tall = normal.mT if wide else normal
+    q = orthogonal_columns(normal.mT if wide else normal)
+    return (q.mT if wide else q).contiguous()
+
+
+@in_c(draws.orthogonal, usable)
+def orthogonal_columns(tall: Tensor) -> Tensor:
+    """The Q of the QR decomposition with a positive diagonal of R, both `[S, rows, columns]`."""
     # With one thread, and seed by seed: its bits depend on the number of threads, and on whether a
     # matrix begins at a multiple of 16 bytes, which in a batch only the first is sure to do.
     threads = torch.get_num_threads()
@@ -337,5 +336,4 @@ def orthogonal(normal: Tensor) -> Tensor:
     finally:
         torch.set_num_threads(threads)
     q, r = (torch.stack(parts) for parts in zip(*factors, strict=True))
-    q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return (q.mT if wide else q).contiguous()
+    return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)

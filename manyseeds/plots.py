@@ -29,7 +29,7 @@ from manyseeds import stats
 from manyseeds.stats import Estimate
 from manyseeds.writing import write_bytes
 
-# matplotlib and seaborn take seconds to import, so the functions that draw import them.
+# matplotlib takes most of a second to import, so the functions that draw import it.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMATS = (".svg", ".png")
+# seaborn's `colorblind`. seaborn itself imports scipy.stats, which takes most of a second.
+PALETTE = (
+    *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
+    *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
+)
 MARKERS = "o^sDvP*X"  # one per colour
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
 NAME_SIZE = 7.5  # points, of the names at the ends of lines
@@ -140,7 +145,6 @@ def prediction_errors(
     dotted line is the bias that chance alone gives to S unbiased seeds. From the episode on at
     which a seed diverged, nothing is drawn.
     """
-    import seaborn
     from matplotlib.figure import Figure
 
     _check_suffix(path)
@@ -148,18 +152,19 @@ def prediction_errors(
     K = len(episodes) if whole.all() else int(whole.argmin())
     x, n = episodes[:K], len(errors)
     points = [stats.estimate(column, "mean") for column in errors.T[:K]]
-    color = seaborn.color_palette("colorblind")
     std, bias = np.sqrt(variance[:K]), np.sqrt(bias_squared[:K])
     with _style():
         figure = Figure(figsize=(5.6, 4.0), layout="constrained")
         axes = figure.subplots()
         low, high = [point.low for point in points], [point.high for point in points]
-        axes.fill_between(x, low, high, color=color[0], alpha=0.2, linewidth=0)
+        axes.fill_between(x, low, high, color=PALETTE[0], alpha=0.2, linewidth=0)
         label = with_n("RMS error (mean, 95% interval)", n)
-        axes.plot(x, [point.value for point in points], color=color[0], label=label, zorder=3)
+        axes.plot(x, [point.value for point in points], color=PALETTE[0], label=label, zorder=3)
         if n > 1:
-            axes.plot(x, bias, color=color[1], linestyle="--", label="bias")
-            axes.plot(x, std, color=color[2], linestyle="-.", label="standard deviation over seeds")
+            axes.plot(x, bias, color=PALETTE[1], linestyle="--", label="bias")
+            axes.plot(
+                x, std, color=PALETTE[2], linestyle="-.", label="standard deviation over seeds"
+            )
             chance = std / np.sqrt(n - 1)
             look: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": ":"}
             axes.plot(x, chance, label="bias by chance alone", **look)
@@ -183,10 +188,7 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, dashes and marker of each line, by its place in `names`: they tell it apart without
     its colour, too."""
-    import seaborn
-
-    palette = seaborn.color_palette("colorblind")
-    palette = [*palette[:6], palette[9], palette[7]]  # without what is too light for a white page
+    palette = [*PALETTE[:6], PALETTE[9], PALETTE[7]]  # without what is too light for a white page
     return {
         name: {
             "color": palette[i % len(palette)],
@@ -531,13 +533,12 @@ def scatter_grid(
     hyperparameter's rank, with 95% intervals. Of words, each is a part. legend: a line of text
     below all. Raises ValueError for an unknown suffix.
     """
-    import seaborn
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     _check_suffix(path)
     rows, names = (list(dict.fromkeys(panel[i] for panel in panels)) for i in (0, 1))
-    color = seaborn.color_palette("colorblind")[0]
+    color = PALETTE[0]
     with _style():
         size = (1.9 * len(names) + 0.6, 2.0 * len(rows) + 0.5)
         figure = Figure(figsize=size, layout="constrained")
@@ -763,14 +764,11 @@ def forest(
 
 def _difference_look(word: str) -> dict[str, Any]:
     """Colour and marker of a difference: a word is told by its marker alone, too."""
-    import seaborn
-
-    palette = seaborn.color_palette("colorblind")
     marker, color = {
-        "better": ("^", palette[2]),
-        "worse": ("v", palette[3]),
+        "better": ("^", PALETTE[2]),
+        "worse": ("v", PALETTE[3]),
         "undecided": ("o", INK),
-    }.get(word, ("o", palette[0]))
+    }.get(word, ("o", PALETTE[0]))
     hollow = {"markerfacecolor": "none"} if word == "undecided" else {}
     return {"marker": marker, "markersize": 4.5, "color": color, **hollow}
 

@@ -48,6 +48,8 @@ class Progress:
     def update(self, timestep: int, learn_s: float, returns: str = "") -> None:
         """Show a timestep (per seed); returns: a new evaluation, as text."""
         self.returns = returns or self.returns
+        if not (self._bar or (returns and not self.quiet)):
+            return
         speed = timestep * self.seeds / max(learn_s, 1e-9)
         left = learn_s * max(self.total - timestep, 0) / max(timestep, 1)
         # One line of a terminal with 80 columns.
@@ -60,7 +62,7 @@ class Progress:
             status += f"  {left:.0f} s left" if self.total else ""
         if self._bar:
             self._bar.update(self._task, completed=timestep, status=status)
-        elif returns and not self.quiet:
+        else:
             console.print(status)
 
     def close(self) -> None:

@@ -443,6 +443,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "timesteps_per_seed": int,
         "threshold?": (float, None),
         "digits?": (int, None),
+        "weights_sha256?": {str: str},
     },
     "planning": {
         "sweeps": int,
@@ -451,8 +452,14 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "start_value": float,
         "score": float,
         "values": [float],
+        "weights_sha256?": {str: str},
     },
-    "prediction": {"seeds": [int], "states": [int], "exact": [float]},
+    "prediction": {
+        "seeds": [int],
+        "states": [int],
+        "exact": [float],
+        "weights_sha256?": {str: str},
+    },
     "language": {
         "seeds": [int],
         "headline": str,

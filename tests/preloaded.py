@@ -11,7 +11,6 @@ import pyarrow.parquet
 import rich.progress
 import safetensors.torch
 import scipy.stats
-import seaborn
 
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import search

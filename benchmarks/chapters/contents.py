@@ -95,7 +95,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "speed.md",
         "Speed",
-        "timesteps per second against SB3 and rejax",
+        "timesteps per second against SB3, rejax and RLtools",
         lambda store: speed.page(store.results),
         files=("throughput.json", "throughput-cuda.json", "rows_speed.json"),
     ),

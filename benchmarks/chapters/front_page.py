@@ -12,6 +12,7 @@ from manyseeds.benchmarks.chapters import speed
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Cell,
+    Code,
     Heading,
     Inline,
     Items,
@@ -42,6 +43,18 @@ KEY = Text(
     f"run), and timesteps per seed. {STALE} stale, {FEW} fewer seeds than the rule requires, - "
     "does not apply, empty: not run."
 )
+# How anybody can check the numbers.
+AGAIN = (
+    Heading("Train them again"),
+    Text(
+        Code("python benchmarks/verify.py"),
+        " trains published seeds of ours again and compares their weights, curves and the returns "
+        "of all episodes: to the bit, on any CPU and with any C compiler. It draws ten cells, or "
+        "takes what is named: ",
+        Code("python benchmarks/verify.py ppo/CartPole-v1 --seeds 3"),
+        ".",
+    ),
+)
 # The figure's environment is the first of these that there are runs on: on none of them do all
 # algorithms end at the same score.
 FIGURES = ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "CartPole-v1")
@@ -55,6 +68,7 @@ def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page])
     return [
         *answers(found, note),
         *section_of(path, throughput.STORED, how_fast),
+        *(AGAIN if found else ()),
         Heading("Pages"),
         page_list(found, pages),
     ]

@@ -8,11 +8,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from manyseeds.benchmarks.chapters.blocks import Block, Figure, Fold, Heading, Outcome, Table, Text
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Cell,
+    Figure,
+    Fold,
+    Heading,
+    Outcome,
+    Strong,
+    Table,
+    Text,
+)
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.measurements import rows_speed, throughput
 from manyseeds.benchmarks.measurements.rows_speed import PLAIN, VARIED
-from manyseeds.benchmarks.measurements.throughput import OURS, STORED, SUBJECTS
+from manyseeds.benchmarks.measurements.throughput import ONE_AT_A_TIME, OURS, STORED, SUBJECTS
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import versions_text
 from manyseeds.benchmarks.store.stored import find_file, section_of
@@ -20,8 +30,9 @@ from manyseeds.errors import printable
 from manyseeds.plots import Line
 from manyseeds.record import plural
 
-LABELS = {"sb3": "SB3"}  # of systems in figures, where they differ from their names
-SYSTEMS = (OURS, "SB3", "rejax")  # in the order of the colours
+# What systems are called, in the order of their colours.
+LABELS = {OURS: OURS, "sb3": "SB3", "rejax": "rejax", "rltools": "RLtools"}
+ENV = throughput.Subject.env  # which most are timed on
 SHOWN_SEEDS = 10  # of the comparison on the front page
 Stored = dict[str, dict[str, Any]]  # throughput.json: algorithm -> its measurements
 
@@ -37,35 +48,77 @@ def page(results: Path) -> Iterator[Block]:
     yield from section_of(find_file(results, "rows_speed.json"), rows_speed.STORED, rows_section)
 
 
-# ---- Ten seeds against SB3 ------------------------------------------------------------------
+# ---- Against the peers ----------------------------------------------------------------------
 
 
-def against_sb3(stored: Stored) -> dict[str, dict[str, dict[str, Any]]]:
-    """The rows of SHOWN_SEEDS seeds by algorithm, of those that SB3 has, and system."""
+def against_sb3(stored: Stored, seeds: int = SHOWN_SEEDS) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of a number of seeds, by what is timed and system, of what SB3 has.
+
+    A library that trains one seed at a time is as fast with any number of them.
+    """
     found = {}
-    for algo, subject in SUBJECTS.items():
-        if algo in stored and "sb3" in subject.peers:
-            rows = [r for r in stored[algo]["rows"] if r["seeds"] == SHOWN_SEEDS]
-            by_system = {r["system"]: r for r in rows}
+    for name, subject in SUBJECTS.items():
+        if name in stored and "sb3" in subject.peers:
+            by_system = {
+                row["system"]: row
+                for row in stored[name]["rows"]
+                if row["seeds"] == seeds or row["system"] in ONE_AT_A_TIME
+            }
             if OURS in by_system:
-                found[algo] = by_system
+                found[name] = by_system
     return found
 
 
-def summary(stored: Stored) -> str:
-    """How many times SB3's speed ten seeds have, as one sentence; empty where it is not known."""
-    found = against_sb3(stored)
-    if not found:
+def label(name: str) -> str:
+    """An algorithm, and its environment unless that is CartPole."""
+    subject = SUBJECTS[name]
+    return display(subject.algo) if subject.env == ENV else throughput.title(name)
+
+
+def times(ratio: float) -> str:
+    """A ratio, with two digits at least."""
+    return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
+
+
+def peers_text(rows: dict[str, dict[str, Any]]) -> str:
+    """What the peers besides SB3 have of its speed: `rejax 33, RLtools 21`."""
+    peers = {LABELS[x]: rows[x]["ratio"] for x in ("rejax", "rltools") if x in rows}
+    return ", ".join(f"{name} {times(ratio)}" for name, ratio in peers.items())
+
+
+def summary(stored: Stored, seeds: int = SHOWN_SEEDS) -> str:
+    """How many times as fast as SB3 ours are, in words; empty where it is not known."""
+    by_env: dict[str, list[str]] = {ENV: []}
+    for name, rows in against_sb3(stored, seeds).items():
+        peers = f" ({text})" if (text := peers_text(rows)) else ""
+        text = f"{display(SUBJECTS[name].algo)} {times(rows[OURS]['ratio'])}{peers}"
+        by_env.setdefault(SUBJECTS[name].env, []).append(text)
+    if not by_env[ENV]:
         return ""
-    ratios = []
-    for algo, rows in found.items():
-        peer = f" (rejax {rows['rejax']['ratio']:.0f})" if "rejax" in rows else ""
-        ratios.append(f"{display(algo)} {rows[OURS]['ratio']:.0f}{peer}")
-    return (
-        f"Timesteps per second of {SHOWN_SEEDS} seeds trained at once on "
-        f"{SUBJECTS[[*found][-1]].env}, on one CPU core, as multiples of SB3's, which trains one "
-        f"seed at a time: {', '.join(ratios)}."
+    which = "one seed" if seeds == 1 else f"{seeds} seeds trained at once"
+    first = (
+        f"Timesteps per second of {which} on {ENV}, on one CPU core, as multiples of SB3's, which "
+        f"trains one seed at a time: {', '.join(by_env.pop(ENV))}."
     )
+    return " ".join([first, *(f"On {env}: {', '.join(found)}." for env, found in by_env.items())])
+
+
+def fastest_table(stored: Stored, device: str) -> Table:
+    """Timesteps/s of every system, one seed first, the fastest of a line in bold."""
+    sizes = {r["seeds"] for block in stored.values() for r in block["rows"] if r["system"] == OURS}
+    lines = [
+        (seeds, name, {LABELS[x]: rows[x]["timesteps_per_s"] for x in LABELS if x in rows})
+        for seeds in sorted(sizes)
+        for name, rows in against_sb3(stored, seeds).items()
+    ]
+    systems = [x for x in LABELS.values() if any(x in speeds for _, _, speeds in lines)]
+    rows: list[tuple[Cell, ...]] = []
+    for seeds, name, speeds in lines:
+        texts = {x: f"{speed:,.0f}" for x, speed in speeds.items()}
+        best = max(speeds, key=lambda x: speeds[x])
+        cells = (Strong(texts[x]) if x == best else texts.get(x, "") for x in systems)
+        rows.append((f"{seeds:,}", throughput.title(name), *cells))
+    return Table(f"speed-seeds{'-cuda' * (device == 'cuda')}", ("seeds", "", *systems), rows)
 
 
 # ---- Every algorithm, by the number of seeds ------------------------------------------------
@@ -76,17 +129,28 @@ def device_section(stored: Stored, heading: str, device: str) -> Iterator[Block]
     if not (panels := lines_of(stored)):
         return
     yield Heading(heading)
-    if device == "cpu" and (sentence := summary(stored)):
-        yield Outcome(sentence)
+    if device == "cpu":
+        yield from (Outcome(text) for seeds in (1, SHOWN_SEEDS) if (text := summary(stored, seeds)))
+    if (table := fastest_table(stored, device)).rows:
+        yield Text(
+            "Timesteps per second of all seeds together, the fastest of a line in bold. SB3 and "
+            "RLtools train one seed at a time, at the same speed whatever their number."
+        )
+        yield table
     label = "Timesteps per second over the number of seeds"
     axes = {"xlabel": "seeds at once", "ylabel": "timesteps/s", "log_x": True, "log_y": True}
-    data = {"panels": panels, "first": SYSTEMS, "legend": "medians over repeats", **axes}
+    data = {
+        "panels": panels,
+        "first": list(LABELS.values()),
+        "legend": "medians over repeats",
+        **axes,
+    }
     yield Figure(f"speed-{device}", label, "lines", data)
     place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
     yield Text(
         "Timesteps per second of all seeds together, training and logging, evaluation off, "
-        f"{place}. SB3 trains one seed at a time: S seeds run at the same timesteps/s and take S "
-        "times the wall time of one."
+        f"{place}. SB3 and RLtools train one seed at a time: S seeds run at the same timesteps/s "
+        "and take S times the wall time of one."
     )
     yield Text(
         "Medians of n interleaved repeats. The ratio is computed within each repeat, with its "
@@ -107,6 +171,8 @@ def algo_table(algo: str, block: dict[str, Any], device: str) -> Fold:
     note = f"{steps:,} timesteps per seed on {machine.get('gpu', machine['cpu'])}."
     if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
         note += " rejax's DQN has ten environments, so it also updates every 10 timesteps."
+    if any(r["system"] == "rltools" for r in block["rows"]):
+        note += " RLtools compiles a program for every choice of hyperparameters, its warm-up."
     return Fold(
         f"{throughput.title(algo)}: {plural(len(rows), 'measurement')}",
         [
@@ -119,7 +185,7 @@ def algo_table(algo: str, block: dict[str, Any], device: str) -> Fold:
 def lines_of(stored: Stored) -> dict[str, dict[str, Line]]:
     """Timesteps/s over the number of seeds: a panel per algorithm, a line per system.
 
-    SB3, which was timed with one seed, has the same timesteps/s for any number of them.
+    SB3 and RLtools, timed with one seed, have the same timesteps/s for any number of them.
     """
     panels = {}
     for algo in (algo for algo in SUBJECTS if algo in stored):
@@ -128,7 +194,7 @@ def lines_of(stored: Stored) -> dict[str, dict[str, Line]]:
         lines = {}
         for system in dict.fromkeys(r["system"] for r in rows):
             own = sorted((r["seeds"], r["timesteps_per_s"]) for r in rows if r["system"] == system)
-            if system == "sb3":
+            if system in ONE_AT_A_TIME:
                 own = [(seeds, own[0][1]) for seeds in sizes]
             x, y = zip(*own, strict=True)
             lines[LABELS.get(system, printable(system))] = Line(x, y)

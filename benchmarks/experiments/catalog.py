@@ -44,8 +44,8 @@ class Facts:
     """Settings with which it trains for a moment."""
     cases: dict[str, Any] = field(default_factory=dict)
     """Trainings that `same_bits.py` compares: a budget, and what sets each of the runs apart."""
-    timed: dict[str, Any] = field(default_factory=dict)
-    """What throughput.py times; nothing unless there are settings."""
+    timed: tuple[dict[str, Any], ...] = ()
+    """What throughput.py times: fields of its `Subject`s, CartPole-v1 or a table first."""
     versions: dict[str, str] = field(default_factory=dict)
     """Definitions that differ from those of its family, and why."""
 

@@ -18,9 +18,9 @@ import time
 started = time.perf_counter()
 import json, resource, sys, jax
 from rejax import get_algo
-algo, seeds, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-rates = jax.numpy.array(json.loads(sys.argv[4]))  # of every row; [] where all have the same
-common = dict(env="CartPole-v1", total_timesteps=steps, eval_freq=steps, learning_rate=2.5e-4,
+algo, seeds, steps, env = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+rates = jax.numpy.array(json.loads(sys.argv[5]))  # of every row; [] where all have the same
+common = dict(env=env, total_timesteps=steps, eval_freq=steps, learning_rate=2.5e-4,
               gamma=0.99, skip_initial_evaluation=True)
 extra = dict(
     ppo=dict(num_envs=4, num_steps=128, num_epochs=4, num_minibatches=4, gae_lambda=0.95,
@@ -57,9 +57,12 @@ print(json.dumps(dict(timesteps=done, learn_s=times[1], warm_up_s=warm_up, memor
 """
 
 
-def command(algo: str, rows: int, timesteps: int, rates: Sequence[float] = ()) -> list[str]:
+def command(
+    algo: str, env: str, rows: int, timesteps: int, rates: Sequence[float] = ()
+) -> list[str]:
     """What trains rows at once, twice, and prints its figures; rates: a learning rate of each."""
-    return [str(PYTHON), "-c", MEASURE, algo, str(rows), str(timesteps), json.dumps(list(rates))]
+    words = (algo, str(rows), str(timesteps), env, json.dumps(list(rates)))
+    return [str(PYTHON), "-c", MEASURE, *words]
 
 
 def optional(name: str) -> Any:

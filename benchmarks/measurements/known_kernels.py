@@ -34,6 +34,7 @@ from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import parse
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.errors import UsageError
+from manyseeds.evaluate import evaluate
 from manyseeds.kernels.guard import C_CODE, HERE, Guard, looking_by_iteration
 from manyseeds.process import set_up_process
 from manyseeds.runs.configurations import RowRun
@@ -81,7 +82,10 @@ def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
     if isinstance(config, PredictionConfig):
         return [np.asarray(module.train(config, PredictionRun(config)))]
     run = RowRun([config] * 2, [0, 1], curves=False)
-    weights = module.train(run.config, run).state_dict().values()
+    policy = module.train(run.config, run)
+    # Not compared: another rounding may lead to another action. Tests do that step by step.
+    evaluate(config.make_env(), policy, run.seeds, episodes=2)
+    weights = policy.state_dict().values()
     metrics = [x for window in run.windows for x in window.metrics.values()]
     return [*(x.detach().numpy().copy() for x in weights), *metrics]
 

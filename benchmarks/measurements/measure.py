@@ -66,6 +66,7 @@ def time_training(module: Any, config: Any, seeds: Sequence[int] | None = None) 
     import torch
     from torch import Tensor
 
+    from manyseeds.kernels.guard import looking_by_iteration
     from manyseeds.process import set_up_process
     from manyseeds.runs.control import Run
 
@@ -86,7 +87,8 @@ def time_training(module: Any, config: Any, seeds: Sequence[int] | None = None) 
 
     set_up_process(threads=1)
     run = LearningOnly(config, seeds)
-    module.train(config, run)
+    with looking_by_iteration():  # as in every command that trains
+        module.train(config, run)
     (t0, s0), (t1, s1) = logged[0], logged[-1]
     warm_up = 0.0
     if on_cuda:

@@ -90,7 +90,7 @@ def cases(timesteps: int) -> list[Measurement]:
         Measurement({"system": "sb3", "rows": 1}, measuring(SB3_BASELINE, "ppo", settings))
     )
     if jax_peer.found("cpu"):
-        command = jax_peer.command("ppo", ROWS, timesteps, rates())
+        command = jax_peer.command("ppo", "CartPole-v1", ROWS, timesteps, rates())
         found.append(
             Measurement({"system": "rejax", "rows": ROWS}, command, {"JAX_PLATFORMS": "cpu"})
         )

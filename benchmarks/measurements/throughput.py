@@ -1,4 +1,4 @@
-"""Measures timesteps per second: ours, SB3's and, where it is installed, rejax's.
+"""Measures timesteps per second: ours, SB3's and, where they are installed, rejax's and RLtools'.
 
     python benchmarks/throughput.py                     one CPU core
     python benchmarks/throughput.py --device cuda       thousands of seeds on a GPU
@@ -9,6 +9,7 @@ equally. Ratios are taken within a repeat, and the table shows medians over repe
 every process is pinned to one core and uses one thread.
 
 PPO: CleanRL's size, 4 environments x 128 steps, 4 epochs of 4 minibatches, two 64-64 networks.
+    Pendulum-v1 likewise, with a constant learning rate, which all systems have.
 A2C: SB3's defaults with 8 environments, 5 steps, RMSprop, two 64-64 networks.
 TRPO: its preset, 2 environments x 512 steps, 20 passes of the values in minibatches of 512.
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
@@ -20,12 +21,13 @@ reference is one seed of ours.
 The measurements of an algorithm replace its former ones in results/throughput.json (on CUDA
 throughput-cuda.json) and leave those of the others.
 
-SB3 trains one seed at a time on the CPU, so S seeds take S times as long as one. On CUDA, where
-iterations are captured, ours is timed over the second half of its training, and the extra time of
-the first half is its warm-up. rejax, a JAX suite (`make jax-env`), trains twice in a process: the
-second training is timed, and the extra time of the first is its warm-up. "Fresh process" is the
-time from the start of a process to the end of one training, with imports, set-up and compilation.
-The kernels in C are built before.
+SB3 and RLtools train one seed at a time on the CPU, so S seeds take S times as long as one. On
+CUDA, where iterations are captured, ours is timed over the second half of its training, and the
+extra time of the first half is its warm-up. rejax, a JAX suite, and RLtools, a C++ library (`make
+peers` installs both), train twice in a process: the second training is timed, and the extra time of
+the first is their warm-up, with their compilation. "Fresh process" is the time from the start of a
+process to the end of one training, with imports, set-up and compilation. The kernels in C are built
+before.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from manyseeds.benchmarks.experiments import catalog, jax_peer
+from manyseeds.benchmarks.experiments import catalog, jax_peer, rltools_peer
 from manyseeds.benchmarks.measurements.measure import (
     Measurement,
     check_core,
@@ -64,6 +66,8 @@ from manyseeds.untrusted import ORIGIN
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
 OURS = "manyseeds"
+SYSTEMS = ("sb3", OURS, "rejax", "rltools")  # in the order of a repeat
+ONE_AT_A_TIME = ("sb3", "rltools")  # train seed after seed
 ROW = {
     "system": str,
     "seeds": int,
@@ -81,23 +85,25 @@ STORED = {str: {**ORIGIN, "machine": {"cpu": str, "gpu?": str}, "rows": [ROW]}}
 class Subject:
     """An algorithm with the settings and batch sizes that are timed."""
 
+    algo: str
     settings: dict[str, Any]
     env: str = "CartPole-v1"
+    preset: bool = False  # of the environment, beneath the settings
     seeds: tuple[int, ...] = (1, 10, 32)
     seeds_on_cuda: tuple[int, ...] = (10, 1024, 8192)
-    peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
+    peers: tuple[str, ...] = ("sb3",)  # others too where their settings can be made the same
 
 
-def subject_of(algo: str) -> Subject | None:
-    """What is timed of an algorithm, as its facts say."""
-    timed = catalog.facts(algo).timed
-    return Subject(**timed) if timed else None
+def subjects_of(algo: str) -> dict[str, Subject]:
+    """What is timed of an algorithm, as its facts say: `ppo`, then `ppo-Pendulum-v1`."""
+    subjects = [Subject(algo, **timed) for timed in catalog.facts(algo).timed]
+    return {f"{algo}-{x.env}" if i else algo: x for i, x in enumerate(subjects)}
 
 
 SUBJECTS = {
-    algo: subject
+    name: subject
     for algo in sorted(catalog.names("algos"), key=place_of)
-    if (subject := subject_of(algo))
+    for name, subject in subjects_of(algo).items()
 }
 
 
@@ -112,7 +118,8 @@ class Config(ScriptConfig):
     seeds: tuple[PositiveInt, ...] = ()
     """Batch sizes in seeds (default: 1 10 32, tabular 1 10 100 1000, CUDA 10 1024 8192)."""
     algos: tuple[str, ...] = ()
-    """Algorithms (default: all; on CUDA those with networks)."""
+    """Algorithms, with another environment `ppo-Pendulum-v1` (default: all; on CUDA those with
+    networks, on CartPole-v1)."""
     core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to (not on CUDA)."""
 
@@ -121,9 +128,9 @@ class Config(ScriptConfig):
         if unknown:
             raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SUBJECTS)}")
         check_core(self.core)
-        tables = [algo for algo in self.algos if not SUBJECTS[algo].seeds_on_cuda]
-        if self.device == "cuda" and tables:
-            raise UsageError(f"--algos {tables[0]}: tables are trained on the CPU")
+        others = [algo for algo in self.algos if not SUBJECTS[algo].seeds_on_cuda]
+        if self.device == "cuda" and others:
+            raise UsageError(f"--algos {others[0]}: is timed on the CPU alone")
         check_device(self.device)
 
     def chosen(self) -> list[str]:
@@ -138,12 +145,23 @@ class Config(ScriptConfig):
             subject = SUBJECTS[algo]
             on_cuda = self.device == "cuda"
             batches = self.seeds or (subject.seeds_on_cuda if on_cuda else subject.seeds)
-            if "sb3" in subject.peers:
-                cells.append((algo, "sb3", 1))
-            cells += [(algo, OURS, S) for S in batches]
-            if "rejax" in subject.peers and jax_peer.found(self.device):
-                cells += [(algo, "rejax", S) for S in batches]
+            for system in SYSTEMS:
+                if system == OURS or (system in subject.peers and found(system, self.device)):
+                    sizes = (1,) if system in ONE_AT_A_TIME else batches
+                    cells += [(algo, system, S) for S in sizes]
         return cells
+
+    def missing(self) -> list[str]:
+        """Peers of the algorithms that cannot be timed here."""
+        peers = {peer for algo in self.chosen() for peer in SUBJECTS[algo].peers}
+        return sorted(peer for peer in peers if not found(peer, self.device))
+
+
+def found(peer: str, device: str) -> bool:
+    """Whether a peer can be timed here; device: that of our algorithms and rejax."""
+    if peer == "rejax":
+        return jax_peer.found(device)
+    return peer != "rltools" or rltools_peer.found()
 
 
 # ---- What a measuring process does ----------------------------------------------------------
@@ -152,14 +170,14 @@ class Config(ScriptConfig):
 def timed_settings(algo: str) -> dict[str, Any]:
     """The fields of an algorithm's Config that its measurements set."""
     subject = SUBJECTS[algo]
-    presets = catalog.module("algos", algo).PRESETS
-    preset = {} if subject.env == "CartPole-v1" else presets[subject.env].settings
+    presets = catalog.module("algos", subject.algo).PRESETS
+    preset = presets[subject.env].settings if subject.preset else {}
     return {**preset, **subject.settings, "env": subject.env}
 
 
 def measure(algo: str, seeds: str, device: str) -> dict[str, float]:
     """Train S seeds with evaluation off; learning seconds and timesteps of all seeds together."""
-    module = catalog.module("algos", algo)
+    module = catalog.module("algos", SUBJECTS[algo].algo)
     execution = {"seeds": int(seeds), "device": device}
     return time_training(module, module.Config(**timed_settings(algo), **execution, quiet=True))
 
@@ -167,14 +185,17 @@ def measure(algo: str, seeds: str, device: str) -> dict[str, float]:
 def case(algo: str, system: str, seeds: int, device: str) -> Measurement:
     """One measurement in a process of its own."""
     labels = {"system": system, "algo": algo, "seeds": seeds}
+    subject = SUBJECTS[algo]
+    config = catalog.module("algos", subject.algo).Config(**timed_settings(algo))
     if system == "rejax":
-        steps = SUBJECTS[algo].settings["total_timesteps"]
-        return Measurement(labels, jax_peer.command(algo, seeds, steps), {"JAX_PLATFORMS": device})
+        command = jax_peer.command(subject.algo, subject.env, seeds, config.total_timesteps)
+        return Measurement(labels, command, {"JAX_PLATFORMS": device})
+    if system == "rltools":
+        return Measurement(labels, rltools_peer.command(config))
     if system == "sb3":
-        config = catalog.module("algos", algo).Config(**timed_settings(algo))
         # All fields: one that is left out would have the value of runs from before it was added.
         settings = json.dumps(dataclasses.asdict(config))
-        return Measurement(labels, measuring(SB3_BASELINE, algo, settings))
+        return Measurement(labels, measuring(SB3_BASELINE, subject.algo, settings))
     return Measurement(labels, measuring(__file__, algo, str(seeds), device))
 
 
@@ -246,7 +267,7 @@ def cells(rows: Sequence[dict[str, Any]], device: str) -> list[tuple[str, ...]]:
 
 
 def title(algo: str) -> str:
-    return f"{display(algo)} on {SUBJECTS[algo].env}"
+    return f"{display(SUBJECTS[algo].algo)} on {SUBJECTS[algo].env}"
 
 
 @failing_in_one_line()
@@ -255,12 +276,9 @@ def main(args: Sequence[str] | None = None) -> None:
     if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     config = parse(Config, {}, __doc__, args)
-    if any("rejax" in SUBJECTS[a].peers for a in config.chosen()) and not jax_peer.found(
-        config.device
-    ):
-        print(
-            f"rejax is left out: `make jax-env` installs it; its jax must find the {config.device}"
-        )
+    for peer in config.missing():
+        needs = f"jax that finds the {config.device}" if peer == "rejax" else "g++ or clang++"
+        print(f"{peer} is left out: `make peers` installs it; it needs {needs}")
 
     def say(m: dict[str, Any]) -> str:
         speed = with_speed(m)["timesteps_per_s"]
@@ -275,13 +293,14 @@ def main(args: Sequence[str] | None = None) -> None:
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
         here = [m for m in measurements if m["algo"] == algo]
         stored[algo] = {
-            **origin([f"manyseeds.algos.{algo}:train"], packages=packages),
+            **origin([f"manyseeds.algos.{SUBJECTS[algo].algo}:train"], packages=packages),
             "settings": SUBJECTS[algo].settings,
             "rows": summarize(here),
             "measurements": here,
         }
-        if any(m["system"] == "rejax" for m in here):
-            stored[algo]["versions"] |= jax_peer.versions()
+        for system, peer in (("rejax", jax_peer), ("rltools", rltools_peer)):
+            if any(m["system"] == system for m in here):
+                stored[algo]["versions"] |= peer.versions()
         if config.device == "cuda":
             stored[algo]["machine"]["gpu"] = gpu()
         print_table(title(algo), columns(algo), cells(stored[algo]["rows"], config.device))

@@ -9,23 +9,18 @@ them. `benchmarks/watch.py` shows them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from manyseeds import kernels
-from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH
+from manyseeds.benchmarks.store.again import train_again
 from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError
-from manyseeds.process import set_up_process
 from manyseeds.record import commit, plural, ranges
-from manyseeds.runs.control import Run
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
 from manyseeds.worth import worths_of
@@ -33,10 +28,6 @@ from manyseeds.writing import write_bytes
 
 MAX_BYTES = 10 * 2**20  # of all files together
 Finals = dict[int, float | None]  # by seed; None: diverged, or unknown
-
-
-class OtherBuild(UsageError):
-    """A seed scores something else here, where other instructions or another compiler compute."""
 
 
 def policies_name(run: Path) -> str:
@@ -118,8 +109,6 @@ def keep(cells: Sequence[Cell], results: str) -> list[str]:
     for cell in lacking(cells, results):
         try:
             scores = train_and_write(cell, results)
-        except OtherBuild as error:
-            print(f"skipped   policies of {cell}: {error}", flush=True)
         except UsageError as error:
             failed.append(f"policies of {cell}: {error}")
             print(f"failed    {failed[-1]}", flush=True)
@@ -127,15 +116,6 @@ def keep(cells: Sequence[Cell], results: str) -> list[str]:
             said = ", ".join(f"seed {seed} scores {score:.6g}" for seed, score in scores.items())
             print(f"kept      policies of {cell}: {said}", flush=True)
     return failed
-
-
-def builds(run: StoredRun, seeds: Sequence[int]) -> list[Any]:
-    """Of each part that has one of the seeds, what its record says has computed it."""
-    return [
-        config["execution"].get("kernels")
-        for config in run.configs
-        if set(seeds) & set(config["seeds"])
-    ]
 
 
 def is_kept(path: Path, run: StoredRun) -> bool:
@@ -153,38 +133,31 @@ def train_and_write(cell: Cell, results: str) -> Finals:
     """Train the two seeds of a cell anew and write their policies; their final scores.
 
     Raises UsageError where the run's code has changed since, where a seed scores something else
-    than is published, and where all files together would become too large. OtherBuild where a seed
-    scores something else and was trained by another build of the kernels: last bits differ.
+    than is published, and where all files together would become too large.
     """
     run = open_run(cell.folder(results))
     if any(part_is_stale(config) for config in run.configs):
         raise UsageError("is stale: its code has changed since; train it again first")
     final = final_scores(run)
     seeds = median_and_worst(final)
-    config = cell.config(results)
-    assert isinstance(config, ControlConfig), "only these are kept"
-    config = dataclasses.replace(config, quiet=True, seeds=len(seeds))
-    set_up_process(config.threads)
-    training = Run(config, seeds)
-    policy = catalog.module("algos", cell.algo).train(config, training)
-    found = worths_of(training.finish(policy))
+    again = train_again(run.parts[0], run.configs[0], seeds)
+    found = worths_of(again.summary)
     scores: Finals = {seed: found[seed].score for seed in seeds}
     published = {seed: final[seed] for seed in seeds}
     if scores != published:
-        text = f"seeds {ranges(seeds)} score {list(scores.values())} here, "
-        text += f"{list(published.values())} as published"
-        if any(build != kernels.execution() for build in builds(run, seeds)):
-            raise OtherBuild(f"{text} by another build of the kernels")
-        raise UsageError(text)
+        raise UsageError(
+            f"seeds {ranges(seeds)} score {list(scores.values())} here, "
+            f"{list(published.values())} as published"
+        )
     about = {
         "algo": cell.algo,
-        "config": identity(config),
+        "config": identity(again.run.config),
         "seeds": seeds,
         "final": list(scores.values()),
         "commit": commit(),
     }
     path = policies_file(cell.folder(results).path)
-    content = to_bytes(policy.state_dict(), about)
+    content = to_bytes(again.result.state_dict(), about)
     others = (f for f in path.parents[2].rglob("*.safetensors") if f != path)
     total = len(content) + sum(f.stat().st_size for f in others)
     if total > MAX_BYTES:

@@ -81,7 +81,7 @@ class Speed:
     ratio: str
     interval: str  # the range over repeats
     width: float  # of the bar, percent
-    peer: str  # what rejax has, or empty
+    peers: str  # what other libraries have, or empty
 
 
 def pages(store: Store) -> list[Page]:
@@ -161,10 +161,9 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
         stored = read(path, speed.STORED) if path.exists() else {}
         found = speed.against_sb3(stored)
         for algo in [*found][-1:]:
-            cpu, env = printable(stored[algo]["machine"]["cpu"]), speed.SUBJECTS[algo].env
-            about = {"seeds": speed.SHOWN_SEEDS, "env": env, "cpu": cpu}
-    ours = {display(algo): rows[speed.OURS] for algo, rows in found.items()}
-    peers = [rows.get("rejax") for rows in found.values()]
+            cpu = printable(stored[algo]["machine"]["cpu"])
+            about = {"seeds": speed.SHOWN_SEEDS, "env": speed.ENV, "cpu": cpu}
+    ours = {speed.label(name): rows[speed.OURS] for name, rows in found.items()}
     longest = max((row["ratio_high"] for row in ours.values()), default=1.0)
     shown = [
         Speed(
@@ -172,9 +171,9 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
             f"{row['ratio']:.0f}",
             f"{row['ratio_low']:.1f} to {row['ratio_high']:.1f}",
             round(100 * max(0.0, row["ratio"]) / longest, 1) if longest > 0 else 0.0,
-            f"{peer['ratio']:.0f}" if peer else "",
+            speed.peers_text(rows),
         )
-        for (name, row), peer in zip(ours.items(), peers, strict=True)
+        for (name, row), rows in zip(ours.items(), found.values(), strict=True)
     ]
     return shown, about
 

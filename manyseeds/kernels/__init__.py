@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -167,9 +167,9 @@ def execution() -> dict[str, str] | str:
     return described(library() if _used else None)
 
 
-def computing() -> dict[str, str] | str:
-    """What computes here from now on, as `execution`."""
-    return described(library() if available() else None)
+def computing() -> Literal["C", "torch"]:
+    """What computes here from now on: C, all builds of which have the same bits, or PyTorch."""
+    return "C" if available() else "torch"
 
 
 def described(kernels: SharedLibrary | None) -> dict[str, str] | str:
@@ -247,14 +247,6 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.mlp_forward.argtypes = [pointer, ctypes.c_int, *3 * [pointer]]
     functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
     functions.mlp_tangent.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
-    functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
-    functions.take.argtypes = [*4 * [ctypes.c_long], *3 * [pointer]]
-    functions.gae.argtypes = [*3 * [ctypes.c_long], *8 * [pointer]]
-    functions.gae.restype = None
-    functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]
-    functions.episode_means.restype = None
-    functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
-    functions.rollout_with.argtypes = [pointer, pointer, pointer]
     functions.categorical.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
     functions.categorical_backward.restype = None
     functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]

@@ -157,11 +157,10 @@ def fields_of(text: str, name: str) -> list[Field]:
             if not declared.startswith("*"):
                 fields.append(Field(declared, NUMBERS[kind]))
                 continue
-            shape_text = shape[1] if shape and kind in (*DTYPES, "void") else ""
+            dtype = DTYPES.get(kind) if declared.count("*") == 1 else None
+            shape_text = shape[1] if shape and dtype else ""
             null = "null" in comment
-            bare = declared.lstrip("*")
-            dtype = DTYPES.get(kind) if declared.count("*") == 1 and "*" not in kind else None
-            fields.append(Field(bare, None, dtype, shape_text, constant, null))
+            fields.append(Field(declared.lstrip("*"), None, dtype, shape_text, constant, null))
     return fields
 
 

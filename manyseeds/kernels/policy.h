@@ -13,6 +13,12 @@ typedef struct {
   const float *mean, *scale;   // [S, O], of normalised observations; null: not
 } policy;
 
+// Sample i of the actions of a policy: int64, or D floats.
+INLINE const void *actions_at(const policy *p, const void *actions, long i) {
+  if (p->continuous) return (const float *)actions + i * p->networks->columns[0];
+  return (const int64_t *)actions + i;
+}
+
 // What the networks see of M observations x [M, O] of seed s.
 void features_of(const policy *p, int s, long M, const float *x, float *features);
 

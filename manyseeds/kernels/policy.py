@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manyseeds.kernels import mlp
 from manyseeds.kernels.binding import Struct
@@ -20,18 +20,23 @@ def struct(agent: Any, module: Any, root: nn.Module | None = None) -> ctypes.Str
 
     root: the module whose gradients are computed with it, agent unless given.
     """
-    root = agent if root is None else root
-    log_std, stats = agent.log_std, agent.obs_stats
+    return acting(module, agent.obs_stats, agent.log_std, agent if root is None else root)
+
+
+def acting(
+    module: Any, stats: Any, log_std: Tensor | None, root: nn.Module | None = None
+) -> ctypes.Structure:
+    """The same for a SeedMLP, RunningStats of observations, and log_std `[S, K, 1, D]`."""
     mean, scale = (None, None) if stats is None else stats.shift_and_scale(torch.float32)
-    place = mlp.places_in(root)[0][id(log_std)] if agent.continuous else 0
+    weights = module.weights[0]
     return POLICY(
-        S=len(module.weights[0]),
-        O=module.weights[0].shape[2],
+        S=len(weights),
+        O=weights.shape[2],
         networks=mlp.struct(module, root),
-        continuous=agent.continuous,
-        log_std=log_std.data_ptr() if agent.continuous else None,  # where it changes
-        stride=log_std.stride(0) if agent.continuous else 0,
-        place=place,
+        continuous=log_std is not None,
+        log_std=None if log_std is None else log_std.data_ptr(),  # where it changes
+        stride=0 if log_std is None else log_std.stride(0),
+        place=0 if log_std is None or root is None else mlp.places_in(root)[0][id(log_std)],
         mean=mean,
         scale=scale,
     )

@@ -1,48 +1,28 @@
-// Rollouts: T steps of N environments per seed, with the policy of that seed, in one call.
+// Steps of environments with policies: the rollouts that a training learns from, and the episodes of
+// an evaluation. S seeds, N environments of each.
+//
+// O floats of an observation, P of an environment's state, D components of a continuous action.
 #include <math.h>
-#include <stdlib.h>
 
 #include "environment.h"
 #include "functions.h"
-#include "mlp.h"
+#include "policy.h"
 
+// What acts, and in what.
 typedef struct {
-  int steps, envs;      // T, N
-  int time_limit;       // steps of an episode
-  int dimensions;       // of a continuous action; 0: actions are discrete
-  int noise_is_action;  // or negative: the greedy one; otherwise it is added to what is largest
-  const float *low, *high;          // [D], the bounds of actions
-  const float *log_std;             // [S, D]; null: discrete
-  const float *mean, *scale;        // [S, O], of normalised observations; null: not
-  const float *action_noise;        // [S, T, N, 1, A or D]
-  const float *env_noise;           // [S, T, N, transition_noise + initial_noise]
-  float *physics;                   // [S, N, P], before and after
-  float *last_observations;         // [S, N, O], after
-  int32_t *elapsed;                 // [S, N], likewise
-  float *observations;              // [S, T, N, O]
-  void *actions;                    // [S, T, N] int64, or [S, T, N, D] floats, as sampled
-  float *rewards;                   // [S, T, N], like the next
-  unsigned char *terminated, *truncated;
-  float *next_observations;         // [S, T, N, O], the true successors
-} rollout;
-
-static const float LIMIT = 10;  // of normalised observations
-
-// What the networks see: x [N, O], normalised and cut.
-static void normalize(int N, int O, const float *mean, const float *scale, const float *x,
-                      float *to) {
-  for (int n = 0; n < N; n++)
-    for (int o = 0; o < O; o++) {
-      float value = (x[n * O + o] - mean[o]) * scale[o];
-      to[n * O + o] = value > LIMIT ? LIMIT : value < -LIMIT ? -LIMIT : value;
-    }
-}
+  int N, O, P, D;         // D 0: actions are discrete
+  int columns;            // of an action's noise
+  int noise_is_action;    // or negative: the greedy one; otherwise it is added to what is largest
+  const environment *environment;
+  const policy *policy;
+  const float *low, *high;  // [D], the bounds of actions; null: discrete
+} players;
 
 static long largest(int A, const float *logits, const float *noise) {
   long best = 0;
   float most = -INFINITY;
   for (int a = 0; a < A; a++) {
-    float value = logits[a] + (noise ? noise[a] : 0);
+    const float value = logits[a] + (noise ? noise[a] : 0);
     if (value > most) {
       most = value;
       best = a;
@@ -51,76 +31,128 @@ static long largest(int A, const float *logits, const float *noise) {
   return best;
 }
 
-typedef struct {
-  const rollout *m;
-  const environment *env;
-  const networks *policy;
-} call;
+// The action for a network's outputs, greedy without noise. A continuous one is written to sampled
+// and, within its bounds, to inside, both [D].
+static action choose_action(const players *p, int s, const float *outputs, const float *noise,
+                            float *sampled, float *inside) {
+  if (!p->D) {
+    if (p->noise_is_action && noise && *noise >= 0) return (action){.index = (long)*noise};
+    const int A = p->policy->networks->columns[0];
+    return (action){.index = largest(A, outputs, p->noise_is_action ? 0 : noise)};
+  }
+  const float *log_std = p->policy->log_std + s * p->policy->stride;
+  for (int d = 0; d < p->D; d++) {
+    sampled[d] = outputs[d] + (noise ? exp_of_one(log_std[d]) * noise[d] : 0);
+    inside[d] = clamp(sampled[d], p->low[d], p->high[d]);
+  }
+  return (action){.components = inside};
+}
+
+static long players_scratch(const players *p) {
+  return 2 * floats_of((long)p->N * p->O) + floats_of((long)p->N * p->policy->networks->columns[0]) +
+         forward_scratch(p->policy->networks);
+}
+
+// ---- Rollouts ------------------------------------------------------------------------------
+
+struct rollout {
+  int S, T, N, O, P, columns, noise, time_limit, threads;  // noise: of an environment's step
+  const players *players;
+  const float *action_noise;  // [S, T, N, columns]
+  const float *env_noise;     // [S, T, N, noise]
+  float *physics;             // [S, N, P], before and after
+  int32_t *elapsed;           // [S, N], likewise
+  float *last;                // [S, N, O], observations after
+  float *obs;                 // [S, T, N, O]
+  void *actions;              // [S, T, N] int64, or with D floats each, as sampled
+  float *rewards;             // [S, T, N]
+  unsigned char *terminated, *truncated;  // [S, T, N]
+  float *next_obs;            // [S, T, N, O], the true successors
+};
 
 static void rollout_of_seed(const void *given, int s, float *scratch) {
-  const call *c = given;
-  const rollout *m = c->m;
-  const environment *env = c->env;
-  const networks *policy = c->policy;
-  const int N = m->envs, O = env->observation, P = env->physics, A = policy->columns[0];
-  const int columns = m->noise_is_action ? 1 : A;  // of noise
-  const int D = m->dimensions, noise = env->transition_noise + env->initial_noise;
-  float *between = scratch, *features = between + forward_scratch(policy);
-  float *outputs = features + N * O;
-  float *physics = m->physics + (long)s * N * P;
-  int32_t *elapsed = m->elapsed + (long)s * N;
-  prepare_forward(policy, s, 0, between);
-  for (int t = 0; t < m->steps; t++) {
-    const long first = ((long)s * m->steps + t) * N;  // row of the first environment
-    float *observations = m->observations + first * O;
-    for (int n = 0; n < N; n++) env->observe(physics + n * P, observations + n * O);
-    const float *seen = observations;
-    if (m->mean) {
-      normalize(N, O, m->mean + s * O, m->scale + s * O, observations, features);
-      seen = features;
-    }
-    network_forward(policy, s, 0, N, seen, 0, between, outputs);
-    for (int n = 0; n < N; n++) {
-      const long row = first + n;
-      const float *output = outputs + n * A;
-      const float *u = m->action_noise + row * columns;
-      float inside[D + 1];  // the action within its bounds
-      action chosen;
-      if (D) {
-        float *sampled = (float *)m->actions + row * D;
-        for (int d = 0; d < D; d++) {
-          float x = output[d] + exp_of_one(m->log_std[s * D + d]) * u[d];
-          sampled[d] = x;
-          inside[d] = x > m->high[d] ? m->high[d] : x < m->low[d] ? m->low[d] : x;
-        }
-        chosen.components = inside;
-      } else {
-        chosen.index = m->noise_is_action && *u >= 0 ? (long)*u
-                       : largest(A, output, m->noise_is_action ? 0 : u);
-        ((int64_t *)m->actions)[row] = chosen.index;
-      }
-      float *state = physics + n * P;
-      const float *v = m->env_noise + row * noise;
+  const struct rollout *x = given;
+  const players *p = x->players;
+  const environment *env = p->environment;
+  const long N = x->N, O = x->O, P = x->P, D = p->D, A = p->policy->networks->columns[0];
+  float *features = take_floats(&scratch, N * O), *outputs = take_floats(&scratch, N * A);
+  float *physics = x->physics + s * N * P, inside[D + 1], ignored[D + 1];
+  int32_t *elapsed = x->elapsed + s * N;
+  prepare_forward(p->policy->networks, s, 0, scratch);
+  for (int t = 0; t < x->T; t++) {
+    const long first = ((long)s * x->T + t) * N;  // row of the first environment
+    for (int n = 0; n < N; n++) env->observe(physics + n * P, x->obs + (first + n) * O);
+    features_of(p->policy, s, N, x->obs + first * O, features);
+    network_forward(p->policy->networks, s, 0, x->N, features, 0, scratch, outputs);
+    for (long n = 0, i = first; n < N; n++, i++) {
+      float *state = physics + n * P, *sampled = D ? (float *)x->actions + i * D : ignored;
+      const action chosen =
+          choose_action(p, s, outputs + n * A, x->action_noise + i * x->columns, sampled, inside);
+      if (!D) ((int64_t *)x->actions)[i] = chosen.index;
+      const float *noise = x->env_noise + i * x->noise;
       int terminated = 0;
-      m->rewards[row] = env->step(state, chosen, v, &terminated);
-      env->observe(state, m->next_observations + row * O);
-      int truncated = ++elapsed[n] >= m->time_limit;
-      m->terminated[row] = (unsigned char)terminated;
-      m->truncated[row] = (unsigned char)truncated;
+      x->rewards[i] = env->step(state, chosen, noise, &terminated);
+      env->observe(state, x->next_obs + i * O);
+      const int truncated = ++elapsed[n] >= x->time_limit;
+      x->terminated[i] = (unsigned char)terminated;
+      x->truncated[i] = (unsigned char)truncated;
       if (terminated || truncated) {  // the next step begins an episode
-        env->initial(v + env->transition_noise, state);
+        env->initial(noise + env->transition_noise, state);
         elapsed[n] = 0;
       }
     }
   }
-  for (int n = 0; n < N; n++)
-    env->observe(physics + n * P, m->last_observations + ((long)s * N + n) * O);
+  for (int n = 0; n < N; n++) env->observe(physics + n * P, x->last + (s * N + n) * O);
 }
 
-// policy: one network per seed. Returns 0, or 1 without memory.
-int rollout_with(const rollout *m, const environment *env, const networks *policy) {
-  const long size = m->envs * (long)(env->observation + policy->columns[0]);
-  const call given = {m, env, policy};
-  return for_each(policy->seeds, policy->threads, size + forward_scratch(policy), rollout_of_seed,
-                  &given);
+int rollout(const struct rollout *x) {
+  return for_each(x->S, x->threads, players_scratch(x->players), rollout_of_seed, x);
+}
+
+// ---- Episodes ------------------------------------------------------------------------------
+
+// T steps of one episode in each environment; one that has ended is left alone.
+struct episodes {
+  int S, T, N, P, columns, noise, time_limit, threads;
+  const players *players;
+  const float *action_noise;  // [S, T, N, columns]; null: greedy
+  const float *env_noise;     // [T, N, noise], the same for all seeds; null: none is needed
+  float *physics;             // [S, N, P], before and after
+  int32_t *elapsed;           // [S, N], likewise
+  unsigned char *alive;       // [S, N], likewise
+  double *returns, *lengths;  // [S, N], what is added up
+};
+
+static void episodes_of_seed(const void *given, int s, float *scratch) {
+  const struct episodes *x = given;
+  const players *p = x->players;
+  const environment *env = p->environment;
+  const long N = x->N, O = p->O, P = x->P, D = p->D, A = p->policy->networks->columns[0];
+  float *obs = take_floats(&scratch, N * O), *features = take_floats(&scratch, N * O);
+  float *outputs = take_floats(&scratch, N * A), inside[D + 1], sampled[D + 1];
+  prepare_forward(p->policy->networks, s, 0, scratch);
+  for (int t = 0; t < x->T; t++) {
+    int going = 0;
+    for (int n = 0; n < N; n++)
+      if (x->alive[s * N + n]) env->observe(x->physics + (s * N + n) * P, obs + going++ * O);
+    if (!going) return;
+    features_of(p->policy, s, going, obs, features);
+    network_forward(p->policy->networks, s, 0, going, features, 0, scratch, outputs);
+    going = 0;
+    for (long n = 0, i = s * N; n < N; n++, i++) {
+      if (!x->alive[i]) continue;
+      const long row = ((long)s * x->T + t) * N + n;
+      const float *noise = x->action_noise ? x->action_noise + row * x->columns : 0;
+      const action chosen = choose_action(p, s, outputs + going++ * A, noise, sampled, inside);
+      int terminated = 0;
+      const float *transition = x->env_noise ? x->env_noise + (t * N + n) * x->noise : 0;
+      x->returns[i] += env->step(x->physics + i * P, chosen, transition, &terminated);
+      x->lengths[i] += 1;
+      if (++x->elapsed[i] >= x->time_limit || terminated) x->alive[i] = 0;
+    }
+  }
+}
+
+int episodes(const struct episodes *x) {
+  return for_each(x->S, x->threads, players_scratch(x->players), episodes_of_seed, x);
 }

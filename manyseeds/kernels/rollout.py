@@ -1,4 +1,4 @@
-"""Rollouts in C (rollout.c): the policies of all seeds and their environments in one call.
+"""Steps of environments in C (rollout.c): the policies of all seeds and their environments.
 
 S seeds, T steps, N environments per seed, A discrete actions or D components of a continuous
 action, O observation size, P floats of an environment's state. Everything is float32 on the CPU.
@@ -7,31 +7,37 @@ action, O observation size, P floats of an environment's state. Everything is fl
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels import mlp
+from manyseeds.kernels import policy
+from manyseeds.kernels.binding import Struct
+
+SOURCE = Path(__file__).parent / "rollout.c"
+PLAYERS = Struct(SOURCE, "players")
+ROLLOUT, EPISODES = (kernels.kernel(SOURCE, name) for name in ("rollout", "episodes"))
 
 
 class PolicyKernel(NamedTuple):
-    """What acts: a network per seed, and what is around it."""
+    """What acts: the first network of each seed, and what is around it."""
 
-    weights: Sequence[Tensor]  # [S, 1, in, out] each
-    biases: Sequence[Tensor]  # [S, 1, 1, out] each
-    outputs: int  # A or D
-    activation: str
-    mean: Tensor | None = None  # [S, O], of observations; None: they are not normalised
-    scale: Tensor | None = None  # [S, O], the inverse of their standard deviation
-    log_std: Tensor | None = None  # [S, D], of continuous actions
+    networks: Any  # a SeedMLP
+    stats: Any = None  # RunningStats of observations; None: they are not normalised
+    log_std: Tensor | None = None  # [S, 1, 1, D], of continuous actions
     noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
 
-    def usable(self, physics: Tensor, *noise: Tensor) -> bool:
-        """Whether a rollout from states can be computed in C."""
-        return kernels.usable(physics, self.weights[0], *noise)
+    def usable(self, *tensors: Tensor) -> bool:
+        """Whether C can act, with states and noise."""
+        return kernels.usable(self.networks.weights[0], *tensors)
+
+    def noise_columns(self) -> int:
+        """Numbers of noise that an action takes."""
+        return 1 if self.noise_is_action else self.networks.outputs[0]
 
 
 class Rollout(NamedTuple):
@@ -50,24 +56,33 @@ class Rollout(NamedTuple):
         return self.terminated | self.truncated
 
 
-class _Rollout(ctypes.Structure):
-    """`rollout` of rollout.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_int) for name in ("steps", "envs", "time_limit", "dimensions")),
-        ("noise_is_action", ctypes.c_int),
-        *((name, ctypes.c_void_p) for name in ("low", "high", "log_std", "mean", "scale")),
-        *((name, ctypes.c_void_p) for name in ("action_noise", "env_noise")),
-        *((name, ctypes.c_void_p) for name in ("physics", "last_observations", "elapsed")),
-        *((name, ctypes.c_void_p) for name in ("observations", "actions", "rewards")),
-        *((name, ctypes.c_void_p) for name in ("terminated", "truncated", "next_observations")),
+def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) -> ctypes.Structure:
+    """The `players` of rollout.c; environment: the address of its `environment` in C."""
+    low, high = bounds(spec) if spec.continuous else (None, None)
+    return PLAYERS(
+        N=physics.shape[1],
+        O=spec.obs_size,
+        P=physics.shape[2],
+        D=len(spec.action_low),
+        columns=acting.noise_columns(),
+        noise_is_action=acting.noise_is_action,
+        environment=environment,
+        policy=policy.acting(acting.networks, acting.stats, acting.log_std),
+        low=low,
+        high=high,
     )
+
+
+@lru_cache(maxsize=64)
+def bounds(spec: Any) -> tuple[Tensor, Tensor]:
+    """The bounds of the components of an action, `[D]`."""
+    return torch.tensor(spec.action_low), torch.tensor(spec.action_high)
 
 
 def rollout(
     environment: int,
     spec: Any,
-    policy: PolicyKernel,
+    acting: PolicyKernel,
     physics: Tensor,
     elapsed: Tensor,
     action_noise: Tensor,
@@ -80,27 +95,67 @@ def rollout(
     the steps, and the steps.
     """
     S, T, N = action_noise.shape[:3]
-    D, size = len(spec.action_low), spec.obs_size
+    D, O = len(spec.action_low), spec.obs_size
     # Contiguous: reset noise of another layout hands it on to the state.
     physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in (physics, elapsed))
-    box = [physics.new_tensor(x) if D else None for x in (spec.action_low, spec.action_high)]
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
-    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
-    ends, obs, next_obs = (terminated, truncated), new(*steps_of, size), new(*steps_of, size)
-    steps = Rollout(obs, actions, new(steps_of), *ends, next_obs)
-    last = new(S, N, size)
-    read = [*box, policy.log_std, policy.mean, policy.scale, action_noise, env_noise]
-    read = [None if x is None else x.contiguous() for x in read]
-    tensors = [*read, physics, last, elapsed, *steps]
-    pointers = [None if x is None else x.data_ptr() for x in tensors]
-    described = _Rollout(T, N, spec.time_limit, D, policy.noise_is_action, *pointers)
-    parameters = [p for pair in zip(policy.weights, policy.biases, strict=True) for p in pair]
-    sizes = (size, *(bias.shape[-1] for bias in policy.biases))
-    kind = mlp.ACTIVATIONS.index(policy.activation)
-    networks = mlp.describe(S, sizes, (policy.outputs,), kind, parameters)
-    if kernels.functions().rollout_with(
-        ctypes.byref(described), environment, ctypes.byref(networks)
-    ):
-        raise MemoryError("allocating memory for a rollout failed")
+    ends = new(2, *steps_of, dtype=torch.bool).unbind()
+    steps = Rollout(new(*steps_of, O), actions, new(steps_of), *ends, new(*steps_of, O))
+    last = new(S, N, O)
+    ROLLOUT(
+        S=S,
+        T=T,
+        N=N,
+        O=O,
+        P=physics.shape[2],
+        columns=action_noise.shape[3],
+        noise=env_noise.shape[3],
+        time_limit=spec.time_limit,
+        players=players(environment, spec, acting, physics),
+        action_noise=action_noise,
+        env_noise=env_noise,
+        physics=physics,
+        elapsed=elapsed,
+        last=last,
+        **steps._asdict(),
+    )
     return physics, elapsed, last, steps
+
+
+def episodes(
+    environment: int,
+    spec: Any,
+    acting: PolicyKernel,
+    state: tuple[Tensor, Tensor],
+    alive: Tensor,
+    action_noise: Tensor | None,
+    env_noise: Tensor | None,
+    steps: int,
+    returns: Tensor,
+    lengths: Tensor,
+) -> None:
+    """Go on with episodes `[S, N]` for some steps; all is changed in place.
+
+    state: physics `[S, N, P]` and elapsed; alive: which have not ended, bool. action_noise
+    `[S, steps, N, ...]`, None: greedy; env_noise `[steps, N, ...]`, None: transitions take none.
+    returns, lengths: float64, what is added up.
+    """
+    physics, elapsed = state
+    EPISODES(
+        S=physics.shape[0],
+        T=steps,
+        N=physics.shape[1],
+        P=physics.shape[2],
+        columns=acting.noise_columns(),
+        noise=0 if env_noise is None else env_noise.shape[-1],
+        time_limit=spec.time_limit,
+        players=players(environment, spec, acting, physics),
+        action_noise=action_noise,
+        env_noise=env_noise,
+        physics=physics,
+        elapsed=elapsed,
+        alive=alive,
+        returns=returns,
+        lengths=lengths,
+    )

@@ -6,33 +6,35 @@ S seeds, T steps, N environments per seed.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels.binding import per_seed
+
+SOURCE = Path(__file__).parent / "scan.c"
+DISCOUNTED_SUMS, GAE, EPISODE_MEANS, TAKE, ORDER_OF = (
+    kernels.kernel(SOURCE, name)
+    for name in ("discounted_sums", "gae", "episode_means", "take", "order_of")
+)
 
 
 def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
     """What `discounted_sums` of samples.py says; x and decay of one shape."""
     if x.shape != decay.shape:
         return NotImplemented
-    x, decay = x.contiguous(), decay.contiguous()
-    y = torch.empty_like(x)
-    pointers = x.data_ptr(), decay.data_ptr(), y.data_ptr()
-    kernels.functions().discounted_sums(*x.shape, *pointers)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    S, T, N = x.shape
+    DISCOUNTED_SUMS(S=S, T=T, N=N, x=x, decay=decay, y=y)
     return y
 
 
 def permutations(keys: Tensor) -> Tensor:
     """What `permutations` of samples.py says."""
-    keys = keys.contiguous()
     order = torch.empty(keys.shape, dtype=torch.int64)
-    rows, pointers = keys.numel() // keys.shape[-1], (keys.data_ptr(), order.data_ptr())
-    if kernels.functions().order_of(rows, keys.shape[-1], *pointers):
-        raise MemoryError("allocating memory for a shuffle failed")
+    ORDER_OF(R=keys.numel() // keys.shape[-1], B=keys.shape[-1], keys=keys, order=order)
     return order
 
 
@@ -50,15 +52,19 @@ def gae(
     gamma, gae_lambda: a number for all seeds, or `[S]`.
     """
     S, T, N = rewards.shape
-    steps = [x.contiguous() for x in (rewards, values, next_values, terminated, truncated)]
-    if [x.dtype for x in steps] != 3 * [torch.float32] + 2 * [torch.bool] or any(
-        x.shape != rewards.shape for x in steps
+    steps = {
+        "rewards": rewards,
+        "values": values,
+        "next_values": next_values,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+    if [x.dtype for x in steps.values()] != 3 * [torch.float32] + 2 * [torch.bool] or any(
+        x.shape != rewards.shape for x in steps.values()
     ):
         return NotImplemented
     advantages = rewards.new_empty(S, T, N)
-    settings = [per_seed(x, S, torch.float32) for x in (gamma, gae_lambda)]
-    pointers = [x.data_ptr() for x in (*steps, *settings, advantages)]
-    kernels.functions().gae(S, T, N, *pointers)
+    GAE(S=S, T=T, N=N, gamma=gamma, gae_lambda=gae_lambda, advantages=advantages, **steps)
     return advantages
 
 
@@ -71,10 +77,17 @@ def episode_means(tracker: Any, /, rewards: Tensor, done: Tensor) -> dict[str, T
     """What `EpisodeTracker.update` of envs/core.py says."""
     S, T, N = rewards.shape
     means = rewards.new_empty(2, S)
-    steps = rewards.contiguous(), done.contiguous()
-    tensors = (*steps, tracker.open_return, tracker.open_length, means)
-    kernels.functions().episode_means(S, T, N, *[x.data_ptr() for x in tensors])
-    return dict(zip(("train_return", "train_length"), means.unbind(), strict=True))
+    EPISODE_MEANS(
+        S=S,
+        T=T,
+        N=N,
+        rewards=rewards,
+        done=done,
+        open_returns=tracker.open_return,
+        open_lengths=tracker.open_length,
+        means=means,
+    )
+    return {"train_return": means[0], "train_length": means[1]}
 
 
 def take(x: Tensor, indices: Tensor) -> Tensor:
@@ -82,10 +95,7 @@ def take(x: Tensor, indices: Tensor) -> Tensor:
     if indices.dtype != torch.int64 or indices.dim() != 2 or len(x) != len(indices):
         return NotImplemented
     S, B, M = *x.shape[:2], indices.shape[1]
-    x, indices = x.contiguous(), indices.contiguous()
     rows = x.new_empty(S, M, *x.shape[2:])
     size = x.element_size() * math.prod(x.shape[2:])
-    pointers = x.data_ptr(), indices.data_ptr(), rows.data_ptr()
-    if kernels.functions().take(S, B, M, size, *pointers):
-        raise IndexError(f"indices must be from 0 to {B - 1}")
+    TAKE(S=S, B=B, M=M, size=size, x=x, indices=indices, rows=rows)
     return rows

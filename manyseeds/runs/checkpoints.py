@@ -30,7 +30,7 @@ BELONGS = {
     "code": "is of other code",
     "device": "is of another device",
     "threads": "is of another number of threads",
-    "kernels": "was computed by other kernels",
+    "kernels": "was not computed as here, in C or by PyTorch",
     "torch": "was computed by another version of PyTorch",
 }
 

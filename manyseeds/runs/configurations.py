@@ -56,8 +56,8 @@ class RowRun(Run):
         self.labels = list(range(len(seeds)))
         self._on_progress, self._curves = on_progress, curves
 
-    def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
-        super().log(timestep, metrics)
+    def _close_windows(self, closing: np.ndarray) -> None:
+        super()._close_windows(closing)
         if self._on_progress is not None:
             self._on_progress(min(float(self._timesteps.mean()) / self.config.total_timesteps, 1.0))
 
@@ -72,6 +72,7 @@ class RowRun(Run):
         import pandas as pd
 
         self.pause()
+        self.mark_broken(policy)
         points = pd.DataFrame(self._rows, columns=["seed", "timestep", "return_mean"])
         episodes = share(FINAL_EPISODES, self.config.eval_budget)
         final = evaluate(self._env, policy, self.seeds, episodes).return_mean

@@ -1,4 +1,19 @@
-"""Records one training run of a control algorithm: metrics, evaluations, the final table."""
+"""Records one training run of a control algorithm: metrics, evaluations, the final table.
+
+A part contains, besides the files of every part:
+
+    curve.parquet     source, algo, env, then a row per seed and evaluation: timestep, learn_s,
+                      return_mean, return_std, length_mean, episodes, mode (greedy, sampled; train
+                      for the training's own episodes)
+    episodes.parquet  a row per episode of these evaluations: seed, timestep, mode, episodes as in
+                      the curve, episode (its number, from 0 on), return. Episodes of one number
+                      have the same start in all seeds and algorithms. Exact evaluations have none.
+    metrics.parquet   seed, timestep, and a column per logged metric
+    summary.json      final scores; "weights_sha256": that of each seed's weights
+
+Runs from before 2026-11-26 have neither episodes.parquet nor weights_sha256, and those of other
+libraries no weights_sha256.
+"""
 
 from __future__ import annotations
 
@@ -123,16 +138,19 @@ class Run(ResumableRun):
     kind = "control"
     decides = (
         *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
-        *("streams", "begin_with"),
+        *("episodes", "streams", "begin_with"),
     )
     local = (POLICY, "curve.png")
     unit = "timestep"
     gathered = (
-        *("diverged", "windows", "_pending", "_timesteps", "_closed", "_since"),
-        *("_rows", "_points", "_snapshots", "_evaluated"),
+        *("diverged", "windows", "_pending", "_before", "_closed", "_since"),
+        *("_rows", "_episodes", "_points", "_snapshots", "_evaluated"),
     )
     config: ControlConfig
     _faulty = False  # whether a note has named what is not finite
+    # Nothing is due before these timesteps; 0: not known yet.
+    _next_window = 0
+    _next_point = 0
 
     def __init__(
         self,
@@ -147,12 +165,14 @@ class Run(ResumableRun):
         self.labels = self.seeds  # what results are named by, one for each of S
         self.diverged: dict[int, int] = {}  # label -> timestep at which its loss became NaN
         self.windows: list[Window] = []
-        # What no window holds yet: timesteps, which seeds learned, metrics; [S] each.
-        self._pending: list[tuple[np.ndarray, np.ndarray, dict[str, Tensor]]] = []
-        self._timesteps = np.zeros(len(self.seeds), dtype=np.int64)  # of the last log
-        self._closed = self._timesteps.copy()  # of each seed's last window
-        self._since = self._timesteps.copy()  # the first in _pending that a seed still needs
+        # What no window holds yet: timesteps, one for all seeds or [S], and metrics, each [S].
+        self._pending: list[tuple[int | np.ndarray, dict[str, Tensor]]] = []
+        self._before = np.zeros(len(self.seeds), dtype=np.int64)  # of the log before those, [S]
+        self._closed = self._before.copy()  # of each seed's last window
+        self._since = self._before.copy()  # the first in _pending that a seed still needs
         self._rows: list[dict[str, Any]] = []
+        # Of each evaluation its mode, timesteps [S], seeds that count [S], returns [S, E].
+        self._episodes: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]] = []
         self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
         self._snapshots: dict[int, Snapshot] = {}  # by point
         self._env: Any = None  # of the last evaluation
@@ -223,30 +243,40 @@ class Run(ResumableRun):
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
 
         timestep: `[S]` where some seeds are ahead of others; one that does not move on has ended.
-        Metrics stay tensors, and are averaged over windows of 1/200 of the training, a seed's own.
-        One whose name ends in `loss` marks its seed as diverged when it is not finite.
+        Metrics are kept as they are given (whoever computes them must not write to that memory
+        again), and averaged over windows of 1/200 of the training, a seed's own. One whose name
+        ends in `loss` marks its seed as diverged when it is not finite.
         """
         watch.look_by_iteration()  # whether code has changed that kernels stand for
-        timesteps = self._per_seed(timestep)
-        self._say_faults(timesteps)
-        learned = timesteps > self._timesteps
-        self._pending.append((timesteps, learned, metrics))
-        self._timesteps = timesteps
-        total = self.config.total_timesteps
-        window = total / METRIC_WINDOWS
-        ends = (timesteps // window > self._closed // window) | (timesteps >= total)
-        if (ends & learned).any():
-            self._close_windows(ends & learned)
+        self._say_faults(timestep)
+        if isinstance(timestep, int) and timestep < self._next_window:
+            self._pending.append((timestep, metrics))
+            return
+        total, before, timesteps = self.total, self._timesteps, self._per_seed(timestep)
+        self._pending.append((timesteps, metrics))
+        window, closed = (t * METRIC_WINDOWS // total for t in (timesteps, self._closed))
+        closing = ((window > closed) | (timesteps >= total)) & (timesteps > before)
+        if closing.any():
+            self._close_windows(closing)
+        closed = self._closed.min() * METRIC_WINDOWS // total
+        self._next_window = min(start_of(closed + 1, METRIC_WINDOWS, total), total)
 
-    def _say_faults(self, timesteps: np.ndarray) -> None:
+    def _say_faults(self, timestep: int | Tensor | np.ndarray) -> None:
         """Name the first reward or observation of the run that is not finite."""
-        faults = self._env.faults() if self._env is not None and not self._faulty else {}
-        for i, what in sorted(faults.items())[:1]:
-            self._faulty = True
-            where = f"{self.config.env}, seed {self.labels[i]}, timestep {timesteps[i]}"
-            print(f"note: {where}: {what}", file=sys.stderr)
+        if self._env is None or self._faulty or not (faults := self._env.faults()):
+            return
+        self._faulty = True
+        i, what = min(faults.items())
+        where = f"{self.config.env}, seed {self.labels[i]}"
+        where += f", timestep {self._per_seed(timestep)[i]}"
+        print(f"note: {where}: {what}", file=sys.stderr)
 
-    def _per_seed(self, timestep: int | Tensor) -> np.ndarray:
+    @property
+    def _timesteps(self) -> np.ndarray:
+        """Those of the last log, `[S]`."""
+        return self._per_seed(self._pending[-1][0]) if self._pending else self._before
+
+    def _per_seed(self, timestep: int | Tensor | np.ndarray) -> np.ndarray:
         """`[S]` int64"""
         if isinstance(timestep, Tensor):
             return timestep.cpu().numpy().astype(np.int64)
@@ -255,38 +285,45 @@ class Run(ResumableRun):
     def _close_windows(self, closing: np.ndarray) -> None:
         """Average the metrics of some seeds, `[S]` bool, over what they logged since they last did.
 
-        Sums run from one log to the next: they round alike, whatever the other seeds have logged.
+        Sums run from one log to the next: they round alike, whatever the other seeds have logged,
+        and on every machine.
         """
-        K, timesteps = len(self._pending), self._timesteps
-        steps = np.stack([steps for steps, _, _ in self._pending])
-        learned = np.stack([learned for _, learned, _ in self._pending])
-        own = learned & closing & (np.arange(K)[:, None] >= self._since)  # [K, S]
-        logged: dict[tuple[str, ...], list[int]] = {}  # the rows that have the same metrics
-        for k, (_, _, metrics) in enumerate(self._pending):
-            logged.setdefault(tuple(metrics), []).append(k)
-        names = list(dict.fromkeys(name for group in logged for name in group))
-        values = np.full((len(names), K, len(self.seeds)), math.nan)
-        for group, rows in logged.items():
-            stacked = [torch.stack(list(self._pending[k][2].values())) for k in rows]
-            places = [names.index(name) for name in group]
-            values[np.ix_(places, rows)] = torch.stack(stacked, 1).double().cpu().numpy()
-            losses = [place for place in places if names[place].endswith("loss")]
-            for _, k, i in np.argwhere(own[rows] & ~np.isfinite(values[np.ix_(losses, rows)])):
-                label, step = self.labels[i], int(steps[rows[k], i])
-                self.diverged[label] = min(step, self.diverged.get(label, step))
-        counts = own & ~np.isnan(values)  # [names, K, S]
-        n = counts.sum(1)
-        sums = np.where(counts, values, 0.0).cumsum(1)[:, -1]
+        K, S = len(self._pending), len(self.seeds)
+        steps = np.empty((K + 1, S), dtype=np.int64)
+        steps[0] = self._before
+        for k, (timestep, _) in enumerate(self._pending):
+            steps[k + 1] = timestep
+        own = closing & (steps[1:] > steps[:-1]) & (np.arange(K)[:, None] >= self._since)  # [K, S]
+        names = list(dict.fromkeys(name for _, metrics in self._pending for name in metrics))
+        values = self._stacked(names)
+        losses = [name.endswith("loss") for name in names]
+        for k, _, i in np.argwhere(own[:, None] & ~np.isfinite(values[:, losses])):
+            label, step = self.labels[i], int(steps[k + 1, i])
+            self.diverged[label] = min(step, self.diverged.get(label, step))
+        counts = own[:, None] & ~np.isnan(values)
+        n = counts.sum(0)  # [names, S]
+        sums = np.where(counts, values, 0.0).cumsum(0)[-1]
         means = dict(zip(names, np.where(n > 0, sums / n.clip(1), math.nan), strict=True))
+        timesteps = steps[-1].copy()
         self._closed[closing] = timesteps[closing]
-        self._since[closing | (timesteps >= self.config.total_timesteps)] = K
+        self._since[closing | (timesteps >= self.total)] = K
         needed = self._since.min()
         del self._pending[:needed]
+        self._before = steps[needed].copy()
         self._since -= needed
         self.windows.append(Window(timesteps, closing, self.learn_s, means))
-        timestep = int(timesteps.mean())
-        self._progress.update(timestep, self.learn_s)
+        self._progress.update(int(timesteps.mean()), self.learn_s)
         self._track_window(self.windows[-1])
+
+    def _stacked(self, names: Sequence[str]) -> np.ndarray:
+        """The pending metrics, `[K, names, S]` float64; NaN where one was not logged.
+
+        One copy from the device for all.
+        """
+        absent = torch.full((len(self.seeds),), math.nan, device=self.device)
+        rows = [metrics.get(name, absent) for _, metrics in self._pending for name in names]
+        shape = len(self._pending), len(names), len(self.seeds)
+        return torch.stack(rows).double().cpu().numpy().reshape(shape)
 
     def _track_window(self, window: Window) -> None:
         found = {f"train/{name}": value for name, value in window.metrics.items()}
@@ -299,13 +336,16 @@ class Run(ResumableRun):
         it passed the point, together with the others, once the last has passed it.
         """
         self._env = env
+        if isinstance(timestep, int) and timestep < self._next_point:
+            return
         timesteps = self._per_seed(timestep)
-        passed = np.minimum(timesteps * POINTS // self.config.total_timesteps, POINTS)
+        passed = np.minimum(timesteps * POINTS // self.total, POINTS)
         for point in range(self._points.min() + 1, passed.max() + 1):
             now = (self._points < point) & (passed >= point)
             if now.any():
                 self._pass(point, now, passed == point, timesteps, policy)
         self._points = np.maximum(self._points, passed)
+        self._next_point = start_of(self._points.min() + 1, POINTS, self.total)
         for point in [k for k, snapshot in self._snapshots.items() if snapshot.passed.all()]:
             snapshot = self._snapshots.pop(point)
             if snapshot.counts.any():
@@ -353,8 +393,10 @@ class Run(ResumableRun):
         mode: str,
         counts: np.ndarray | None = None,
     ) -> None:
+        counts = np.ones(len(self.labels), dtype=bool) if counts is None else counts
+        self._episodes.append((mode, timesteps, counts, result.returns.astype(np.float32)))
         for i, label in enumerate(self.labels):
-            if counts is not None and not counts[i]:
+            if not counts[i]:
                 continue
             self._rows.append(
                 {
@@ -398,6 +440,27 @@ class Run(ResumableRun):
         frame.insert(2, "env", self.config.env)
         return frame
 
+    def episodes(self) -> pd.DataFrame:
+        """The return of every episode of the evaluations, float32, as tidy rows."""
+        import pandas as pd
+
+        frames = []
+        for mode, timesteps, counts, returns in self._episodes:
+            S, E = counts.sum(), returns.shape[1]
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "seed": np.repeat(np.array(self.labels)[counts], E),
+                        "timestep": np.repeat(timesteps[counts], E),
+                        "mode": mode,
+                        "episodes": E,
+                        "episode": np.tile(np.arange(E), S),
+                        "return": returns[counts].flatten(),
+                    }
+                )
+            )
+        return pd.concat(frames, ignore_index=True)
+
     def metrics(self) -> pd.DataFrame:
         """The logged metrics, one row per seed and window."""
         import pandas as pd
@@ -417,15 +480,31 @@ class Run(ResumableRun):
         """
         assert self._env is not None, "train must call run.evaluate_if_due"
         self.pause()
+        self.mark_broken(policy)
         began = self.total_s
         finals = self.evaluate_finally(policy)
         self._evaluated += self.total_s - began
         self._say_faults(self._timesteps)
         self.close()
         summary = self._summary(self._env, finals, self._timesteps)
+        if hasattr(policy, "state_dict"):
+            weights = policy.state_dict()
+            summary["weights_sha256"] = checkpoint.weights_sha256(weights, self.labels)
         if self.directory is not None:
             self._write(summary, policy, reachable_threshold(self._env.spec))
         return summary
+
+    def mark_broken(self, policy: Policy) -> None:
+        """Mark seeds whose weights are not finite at the end: their last update broke them.
+
+        The loss of an update is that before its step.
+        """
+        tensors = policy.state_dict().values() if hasattr(policy, "state_dict") else ()
+        finite = np.ones(len(self.seeds), dtype=bool)
+        for tensor in tensors:
+            finite &= tensor.isfinite().reshape(len(finite), -1).all(1).cpu().numpy()
+        for i in (~finite).nonzero()[0]:
+            self.diverged.setdefault(self.labels[i], int(self._timesteps[i]))
 
     def evaluate_finally(self, policy: Policy) -> dict[str, Evaluation]:
         """The evaluations at the end, by mode: greedy and sampled."""
@@ -486,11 +565,17 @@ class Run(ResumableRun):
 
         files = {
             "curve.parquet": parquet_bytes(curve),
+            "episodes.parquet": parquet_bytes(self.episodes()),
             "metrics.parquet": parquet_bytes(self.metrics()),
         }
         if hasattr(policy, "state_dict"):
             files[POLICY] = checkpoint.to_bytes(policy.state_dict())
         self.write(files, draw, summary)
+
+
+def start_of(part: int, parts: int, total: int) -> int:
+    """The first timestep of one of so many parts of a training, which are numbered from 0."""
+    return int(-(-part * total // parts))
 
 
 def reachable_threshold(spec: Any) -> float | None:

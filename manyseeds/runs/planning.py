@@ -79,7 +79,7 @@ class PlanningRun(BaseRun):
     """Records one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
-    decides = ("__init__", "record", "measures", "_replay")
+    decides = ("__init__", "record", "measures", "replay")
     local = (POLICY, "plan.png", "plan.gif")
     config: PlanningConfig
 
@@ -115,17 +115,18 @@ class PlanningRun(BaseRun):
             **self.measures(result),
             "values": last.values,
             "actions": last.actions,
+            "weights_sha256": checkpoint.weights_sha256({"V": result.unsqueeze(0)}, [0]),
             "learn_seconds": self._learned,
         }
         if self.directory is not None:
             files = {
-                "sweeps.json": self._replay().encode(),
+                "sweeps.json": self.replay().encode(),
                 POLICY: checkpoint.to_bytes({"V": result}),
             }
             self.write(files, lambda folder: draw(folder, "plan.png"), summary)
         return summary
 
-    def _replay(self) -> str:
+    def replay(self) -> str:
         """The content of sweeps.json, a line per sweep."""
         head = {
             "schema": SCHEMA,

@@ -196,16 +196,19 @@ class Predictions:
             }
         )
 
-    def values_parquet(self) -> bytes:
-        """The values as a small parquet file, one row per seed and episode."""
+    def values_table(self) -> pd.DataFrame:
+        """The values, one row per seed and episode."""
         import pandas as pd
 
         values = self.values.reshape(-1, len(self.states)).astype(np.float32)
         columns = {str(state): values[:, i] for i, state in enumerate(self.states)}
-        frame = pd.DataFrame({**self._index(), **columns})
+        return pd.DataFrame({**self._index(), **columns})
+
+    def values_parquet(self) -> bytes:
+        """The same as a small parquet file."""
         buffer = io.BytesIO()
         # Values hardly repeat: a dictionary of them would cost a third of the file.
-        frame.to_parquet(
+        self.values_table().to_parquet(
             buffer, index=False, compression="zstd", use_dictionary=["seed", "episode"]
         )
         return buffer.getvalue()
@@ -319,6 +322,7 @@ class PredictionRun(ResumableRun):
         self.close()
         found = self.predictions()
         summary = self._summary(found)
+        summary["weights_sha256"] = checkpoint.weights_sha256({"v": result}, self.seeds)
         if self.directory is not None:
             files = {
                 "curve.parquet": parquet_bytes(

@@ -146,7 +146,8 @@ class ResumableRun(BaseRun):
 
     @cached_property
     def _belongs(self) -> dict[str, Any]:
-        """What a checkpoint belongs to: with other code or kernels its bits would differ."""
+        """What a checkpoint belongs to: with other code its bits would differ, and with PyTorch
+        in the place of C; all builds of the kernels have the same."""
         own = [f"{origin_of(ResumableRun)}.{name}" for name in ("restore", "save_if_due")]
         kind = [f"{origin_of(type(self))}.{name}" for name in ("records", "take_up")]
         origins = [*self.origins(self._definitions), *self.kind_origins(), *own, *kind]

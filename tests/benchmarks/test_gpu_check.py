@@ -170,5 +170,5 @@ def test_what_is_timed_on_a_gpu(monkeypatch: Patch) -> None:
     assert not [cell for cell in cells if cell[1] == "rejax"]
     monkeypatch.setattr(throughput.jax_peer, "found", lambda device: device == "cuda")
     assert ("ppo", "rejax", 8192) in throughput.Config(device="cuda").cells()
-    with pytest.raises(UsageError, match="--algos sarsa: tables are trained on the CPU"):
+    with pytest.raises(UsageError, match="--algos sarsa: is timed on the CPU alone"):
         throughput.Config(device="cuda", algos=("sarsa",))

@@ -134,9 +134,8 @@ def change_scores(run: Path, add: float) -> None:
         seal(part)
 
 
-def test_what_is_refused(published: tuple[Path, Path], monkeypatch: Patch, capsys: Output) -> None:
-    """Stale runs, too many bytes, other scores than published; another build of the kernels may
-    have others."""
+def test_what_is_refused(published: tuple[Path, Path], monkeypatch: Patch) -> None:
+    """Stale runs, too many bytes, other scores than published."""
     results, run = published
     with monkeypatch.context() as patch:
         patch.setattr(policies, "MAX_BYTES", 1000)
@@ -150,14 +149,6 @@ def test_what_is_refused(published: tuple[Path, Path], monkeypatch: Patch, capsy
     (failed,) = keep([CELL], str(results))
     assert "as published" in failed
     assert "score [" in failed
-    for part in run.glob("seeds-*"):
-        config = read_json(part / "config.json")
-        config["execution"]["kernels"] = {"instructions": "another"}
-        write_json(part / "config.json", config)
-        seal(part)
-    capsys.readouterr()
-    assert keep([CELL], str(results)) == []
-    assert "skipped   policies of" in capsys.readouterr().out
     assert not policies_file(run).exists()
 
 

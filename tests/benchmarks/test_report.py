@@ -239,6 +239,7 @@ def test_a_verdict_of_each_kind(tmp_path: Path) -> None:
         )
     counts = ", ".join(f"{word} in 1" for word in evidence.WORDS)
     assert f" the final score is {counts}. Learning speed is " in page
+    assert "`python benchmarks/verify.py` trains published seeds of ours again" in page
     final, _ = table(text, "Together")
     assert [final[word] for word in (*evidence.WORDS, "differ")] == [*"11111", "2 of 4"]
 

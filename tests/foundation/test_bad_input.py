@@ -36,6 +36,7 @@ MEASURING = (
     *("report.py --results /no/such", "report.py x", "website.py --out /", "website.py --out ''"),
     *("compare.py", "compare.py /no/such", "watch.py /no/such", "watch.py x --check --fps 30"),
     *("throughput.py --algos none", "throughput.py --core 999", "critic_cost.py --repeats 0"),
+    *("verify.py no-such-cell", "verify.py --seeds 0", "verify.py --results /no/such"),
     *("same_bits.py", "same_bits.py no-such-commit", "same_bits.py HEAD --workers 0"),
     *("sb3_baseline.py --algo none", "sb3_baseline.py --clip-range 0", "gpu_check.py --only"),
     *("search.py --quiet", "search.py --quiet --vary gamma=0.9 --publish --results x"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import math
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import torch
 
 from manyseeds.algos import ppo
-from manyseeds.checkpoint import to_bytes
+from manyseeds.checkpoint import to_bytes, weights_sha256
 from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder
 from manyseeds.runs.control import Run, main
@@ -50,6 +53,19 @@ def test_a_stored_policy_acts_as_the_trained_one(
     (part / "policy.safetensors").unlink()
     with pytest.raises(UsageError, match="not a finished part"):
         module.load(str(part))
+
+
+def test_a_digest_of_weights_is_of_each_seeds_own_bytes() -> None:
+    """Alone and in a batch, in any order of names; what a NaN carries does not count."""
+    bits = torch.tensor([[0x40000000, 0x40400000], [0x3F800000, 0x7FC00001]])  # 2, 3; 1, NaN
+    w, n = bits.int().view(torch.float32), torch.tensor([5, 7])
+    found = weights_sha256({"w": w, "n": n}, [4, 6])
+    content = b"n torch.int64 []\n" + struct.pack("<q", 7)
+    content += b"w torch.float32 [2]\n" + struct.pack("<2f", 1, math.nan)
+    assert found["6"] == hashlib.sha256(content).hexdigest()
+    assert weights_sha256({"n": n[:1], "w": w[:1]}, [4]) == {"4": found["4"]}
+    changed = [{"w": -w, "n": n}, {"w": w, "m": n}, {"w": w, "n": n.int()}, {"w": w + 2**-22}]
+    assert all(weights_sha256(x, [4, 6])["4"] != found["4"] for x in changed)
 
 
 # ---- Files of others ------------------------------------------------------------------------

@@ -34,6 +34,9 @@ def test_locks_have_checksums_of_what_the_project_asks_for() -> None:
     assert asked <= main
     assert named("tensorboard", "wandb") <= trackers
     assert not main & trackers
+    assert named("rltools") | {"pybind11", "mkl", "mkl-include"} <= locked(
+        "requirements-rltools.lock"
+    )
 
 
 def test_actions_are_pinned_by_commit() -> None:

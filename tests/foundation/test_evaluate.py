@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.cli import ControlConfig, identity, parse
 from manyseeds.envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate
+from manyseeds.kernels.guard import watch
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import base
 from manyseeds.runs import control as run_module
@@ -92,6 +94,7 @@ class Played:
     def __init__(self, env: Env) -> None:
         self.spec, self.reset, self.step = env.spec, env.reset, env.step
         self.initial_noise, self.noise_size = env.initial_noise, env.noise_size
+        self.in_c = env.in_c
 
 
 # ---- Against a loop in Gymnasium --------------------------------------------------------
@@ -433,8 +436,8 @@ def test_each_seed_is_evaluated_as_it_was_when_it_passed_a_point(
     def as_it_was(env: Any, policy: Any, seeds: Any, episodes: int) -> Evaluation:
         nonlocal asked
         asked += 1
-        version = policy.version.double().numpy().copy()
-        return Evaluation(version, 0 * version, 0 * version, episodes)
+        version = policy.version.double().numpy()
+        return Evaluation(*np.tile(version[:, None], (2, 1, episodes)))
 
     monkeypatch.setattr(run_module, "evaluate", as_it_was)
     run, policy = silent(T, seeds=S), Versions(S)
@@ -463,7 +466,7 @@ def test_seeds_that_pass_a_point_together_are_evaluated_at_once(monkeypatch: Pat
 
     def spy(env: Any, policy: Any, seeds: Any, episodes: int) -> Evaluation:
         policies.append(policy)
-        return Evaluation(*np.zeros((3, 2)), episodes)
+        return Evaluation(*np.zeros((2, 2, episodes)))
 
     monkeypatch.setattr(run_module, "evaluate", spy)
     run, policy = silent(100, seeds=2), Versions(2)
@@ -508,6 +511,48 @@ def test_metrics_are_averaged_over_a_seeds_own_windows() -> None:
         np.testing.assert_allclose(rows["return_mean"], means[:, 0][~np.isnan(means[:, 0])])
         assert rows["timestep"].tolist() == mine["timestep"][~np.isnan(means[:, 0])].tolist()
     assert not run._pending
+
+
+@pytest.mark.parametrize(("T", "block"), [(2000, 3), (1000, 7), (997, 13), (20, 1), (500, 500)])
+def test_windows_of_seeds_that_keep_step_are_those_of_each(T: int, block: int) -> None:
+    """One timestep for all, with which nothing is looked at before it is due, or [S] equal ones."""
+    together, each = silent(T, seeds=2), silent(T, seeds=2)
+    for t in range(block, T + block, block):
+        metrics = {"td_loss": torch.tensor([1.0 / t, t / 3])}
+        together.log(t, metrics)
+        each.log(torch.tensor([t, t]), metrics)
+        assert together._timesteps.tolist() == [t, t]
+        assert len(together.windows) == len(each.windows)
+    assert together.metrics().equals(each.metrics())
+    ends = [t for t in range(block, T + block, block) if t * 200 // T > (t - block) * 200 // T]
+    assert together.metrics()["timestep"].tolist() == [t for t in ends for _ in range(2)]
+
+
+def test_an_iteration_in_which_nothing_is_due_makes_few_calls(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Neither PyTorch nor NumPy computes anything."""
+    monkeypatch.setattr(watch, "_next", math.inf)  # the next look at code is not due either
+    config = ppo.Config(total_timesteps=10**6, seeds=3, quiet=True)
+    run = Run(config, directory=tmp_path)
+    env, metrics = config.make_env(), {"td_loss": torch.ones(3)}
+    run.restore([envs.EpisodeTracker(3, 1)], 0)
+    run._points[:] = 0
+    called: list[str] = []
+
+    def note(frame: Any, event: str, function: Any) -> None:
+        if event in ("call", "c_call"):
+            called.append(frame.f_code.co_name if event == "call" else function.__name__)
+
+    for t in range(10, 50, 10):
+        sys.setprofile(note if t > 10 else None)  # what is due next is computed at the first
+        run.log(t, metrics)
+        run.evaluate_if_due(t, env, Constant())
+        run.save_if_due(t, metrics)
+        sys.setprofile(None)
+    run.close()
+    assert len(run._pending) == 4
+    assert len(called) <= 3 * 14, called
 
 
 def test_a_seeds_log_has_the_same_bits_alone() -> None:
@@ -598,6 +643,16 @@ def test_a_nan_loss_marks_its_seed_with_the_step() -> None:
     assert run.diverged == {0: 21, 2: 80}
 
 
+def test_weights_that_the_last_update_broke_mark_their_seed() -> None:
+    """Its loss was still a number. A seed that had diverged keeps its timestep."""
+    run, policy = silent(100, seeds=4, first_seed=5), Versions(4)
+    run.evaluate_if_due(0, Poisoned(), policy)
+    run.log(60, {"td_loss": torch.tensor([1.0, 1.0, math.nan, 1.0])})
+    run.log(100, {"td_loss": torch.ones(4)})
+    policy.version = torch.tensor([1.0, math.inf, math.nan, 0.0])
+    assert run.finish(policy)["diverged"] == {"6": 100, "7": 60}
+
+
 PLANT = ("--total-timesteps", "640", "--num-envs", "4", "--num-steps", "16", "--hidden", "8")
 PLANT += ("--minibatch-size", "32", "--seeds", "3", "--first-seed", "4", "--results", "r")
 
@@ -677,7 +732,7 @@ def test_a_score_that_is_not_known_is_null_and_a_failure(
     scores = np.array([475.0, math.nan, 474.99])
 
     def scored(env: Any, policy: Any, seeds: Any, episodes: int, *_: Any) -> Evaluation:
-        return Evaluation(scores, scores * 0, np.full(3, 9.0), episodes)
+        return Evaluation(*np.tile(scores[:, None], (2, 1, episodes)))
 
     monkeypatch.setattr(run_module, "evaluate", scored)
     monkeypatch.setattr(run_module, "reachable_threshold", lambda spec: threshold)
@@ -698,7 +753,34 @@ def test_a_score_that_is_not_known_is_null_and_a_failure(
     assert "nan" not in table
 
 
-# ---- The end of a run -------------------------------------------------------------------
+# ---- What is stored of a run ------------------------------------------------------------
+
+
+def test_means_over_episodes_are_rounded_once() -> None:
+    """In any order of the sum: that of numpy depends on the CPU."""
+    returns = np.array([[1e16, 1.0, -1e16], [4.0, 1.0, 1.0]])
+    result = Evaluation(returns, returns[:, ::-1])
+    for means in (result.return_mean, result.length_mean):
+        assert means.tolist() == [1 / 3, 2.0]
+    assert result.return_std[1] == math.sqrt(2)
+
+
+@pytest.mark.parametrize(("algo", "played"), [("ppo", 11 * 32 + 200), ("q_learning", 100)])
+def test_the_return_of_every_episode_is_stored(algo: str, played: int) -> None:
+    """Below the curve that it is averaged to; none where the curve is exact."""
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
+    run = Run(module.Config(seeds=2, quiet=True, **BUDGETS[algo]))
+    run.finish(module.train(run.config, run))
+    table, curve = run.episodes(), run.curve()
+    assert len(table) == 2 * played
+    which = ["seed", "timestep", "mode", "episodes"]
+    means = table.groupby(which)["return"].mean()
+    assert (
+        table.groupby(which)["episode"].agg(list) == [[*range(n)] for *_, n in means.index]
+    ).all()
+    stored = curve[curve["episodes"] > 0].set_index(which)["return_mean"].sort_index()
+    assert stored.index.equals(means.index)
+    np.testing.assert_allclose(stored, means, rtol=1e-6)
 
 
 def test_a_run_in_memory_ends_with_100_episodes_in_both_modes() -> None:

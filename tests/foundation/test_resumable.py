@@ -428,6 +428,19 @@ def test_what_is_damaged_is_a_line_and_a_fresh_start(
     assert line.endswith("; the training starts over")
 
 
+def test_a_checkpoint_of_another_build_of_the_kernels_goes_on(
+    part: Path, tmp_path: Path, whole: Callable[[str], Path], monkeypatch: Patch, capsys: Output
+) -> None:
+    """All builds have the same bits."""
+    here = kernels.library()
+    assert here is not None
+    other = here._replace(build=kernels.Build("another compiler", "-O1"))
+    monkeypatch.setattr(kernels, "library", lambda: other)
+    again = part_of(train("a2c", tmp_path / "r"))
+    assert differences(again, whole("a2c")) == []
+    assert "note" not in capsys.readouterr().err
+
+
 OTHERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "settings": ((), {"learning_rate": 0.1}, "it is of other settings"),
     "threads": (
@@ -437,7 +450,11 @@ OTHERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
         "it is of another number of threads",
     ),
     "code": ((resumable, "code_digest", lambda origins: "x"), {}, "it is of other code"),
-    "kernels": ((kernels, "computing", lambda: "x"), {}, "it was computed by other kernels"),
+    "kernels": (
+        (kernels, "available", lambda: False),
+        {},
+        "it was not computed as here, in C or by PyTorch",
+    ),
     "torch": (
         (resumable, "installed", lambda package: "0"),
         {},

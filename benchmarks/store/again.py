@@ -1,0 +1,49 @@
+"""Trains seeds of a stored run again, in memory, by the code of this checkout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.cli import from_identity
+from manyseeds.kernels.guard import looking_by_iteration
+from manyseeds.process import set_up_process
+from manyseeds.runs.base import BaseRun
+from manyseeds.runs.planning import PlanningRun
+from manyseeds.runs.stale import KINDS
+from manyseeds.untrusted import reading
+
+
+class Again(NamedTuple):
+    """A training in memory."""
+
+    run: BaseRun
+    result: Any  # a policy, or values
+    summary: dict[str, Any]  # as summary.json of a part
+
+
+def train_again(part: Path, stored: Mapping[str, Any], seeds: Sequence[int]) -> Again:
+    """Train seeds as config.json of a part of an algorithm of algos/ says; a plan has none.
+
+    They may be any of its run: each gets the same bits in any batch. Raises UsageError.
+    """
+    algo = stored["algo"]
+    module = catalog.module("algos", algo)
+    with reading(part):
+        config = from_identity(module.Config, stored["config"])
+    config = dataclasses.replace(config, quiet=True)
+    set_up_process(config.threads)
+    run: Any
+    if stored["kind"] == PlanningRun.kind:
+        run, learn = PlanningRun(config, algo=algo), module.solve
+    else:
+        run, learn = KINDS[stored["kind"]](config, seeds, algo=algo), module.train
+    try:
+        with looking_by_iteration():
+            result = learn(config, run)
+        return Again(run, result, run.finish(result))
+    finally:
+        run.close()

@@ -1,0 +1,293 @@
+"""Published seeds that are trained again: what is equal, and what is said of what is not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from manyseeds import kernels
+from manyseeds.algos import ppo, td_prediction, value_iteration
+from manyseeds.benchmarks import verify
+from manyseeds.benchmarks.verify import main, why_not
+from manyseeds.record import PLAN, RunFolder, pack, read_json, seal
+from manyseeds.runs.base import carry_out
+from manyseeds.runs.planning import PlanningRun
+from manyseeds.runs.prediction import PredictionRun
+from manyseeds.writing import write_json
+from tests.benchmarks.conftest import Output, Patch, Refusal
+from tests.benchmarks.test_watch import store
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run of each kind; the kernels of all are in C, whatever they are."""
+    results = tmp_path_factory.mktemp("trained")
+    settings: dict[str, Any] = {"results": str(results), "quiet": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "execution", lambda: {"compiler": "a compiler"})
+        store(results, "ppo", "CartPole-v1", [3, 4, 5])
+        predicting = td_prediction.Config(seeds=3, total_episodes=20, **settings)
+        part = RunFolder.of(predicting, "td_prediction").path / "seeds-000-002"
+        run = PredictionRun(predicting, directory=part, algo="td_prediction")
+        carry_out(predicting, td_prediction.train, run)
+        planning = value_iteration.Config(**settings)
+        part = RunFolder.of(planning, "value_iteration").path / PLAN
+        plan = PlanningRun(planning, part, "value_iteration")
+        carry_out(planning, value_iteration.solve, plan)
+    return results
+
+
+@pytest.fixture
+def results(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(trained, tmp_path / "results")
+
+
+def said(capsys: Output, results: Path, *words: str, status: int = 0) -> list[str]:
+    """The lines of a command but for the draw, and for the seconds at the end."""
+    capsys.readouterr()
+    ends = pytest.raises(SystemExit, match=str(status)) if status else contextlib.nullcontext()
+    with ends:
+        main([*words, "--results", str(results)])
+    lines = capsys.readouterr().out.splitlines()
+    lines[-1] = lines[-1].rpartition(",")[0]
+    return [line for line in lines if "drawn by" not in line]
+
+
+def everything(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {x: (x.stat().st_mtime_ns, x.stat().st_size) for x in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_trained_again_is_equal(packed: bool, results: Path, capsys: Output) -> None:
+    """Also of seeds alone that were trained together, from folders and packed; nothing is
+    written."""
+    if packed:
+        pack(results)
+    before = everything(results)
+    *lines, end = said(capsys, results, "--seeds", "2")
+    assert sorted(line.split(",")[0] for line in lines) == [
+        *["equal    PPO on CartPole-v1"] * 2,
+        *["equal    TD prediction on RandomWalk-v0"] * 2,
+        "equal    Value iteration on Gridworld-v0",
+    ]
+    assert end == "5 seeds: 5 equal, 0 DIFFERS, 0 FAILED"
+    assert everything(results) == before
+
+
+def change_table(
+    name: str, column: str, row: int, value: float | None = None
+) -> Callable[[Path], None]:
+    """Change a row of the last seed: to a value, or by a bit."""
+
+    def change(part: Path) -> None:
+        frame = pd.read_parquet(part / name)
+        at = frame.index[frame["seed"] == frame["seed"].max()][row]
+        bit = np.nextafter(frame.loc[at, column], math.inf)
+        frame.loc[at, column] = bit if value is None else value
+        frame.to_parquet(part / name, index=False)
+
+    return change
+
+
+def change_json(name: str, change: Callable[[Any], object]) -> Callable[[Path], None]:
+    def apply(part: Path) -> None:
+        content = read_json(part / name)
+        change(content)
+        write_json(part / name, content)
+
+    return apply
+
+
+def drop_row(part: Path) -> None:
+    frame = pd.read_parquet(part / "episodes.parquet")
+    frame[:-1].to_parquet(part / "episodes.parquet", index=False)
+
+
+CHANGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "weights": (
+        "ppo",
+        change_json("summary.json", lambda x: x["weights_sha256"].update({"5": "ab" * 32})),
+        f"weights: SHA-256 {'ab' * 32} published, ",
+    ),
+    "a return": (
+        "ppo",
+        change_table("curve.parquet", "return_mean", 2, 9.5),
+        "curve.parquet, timestep 128, return_mean: 9.5 published, ",
+    ),
+    "a length, by one bit": (
+        "ppo",
+        change_table("curve.parquet", "length_mean", 0),
+        "curve.parquet, timestep 0, length_mean: ",
+    ),
+    "a timestep": (
+        "ppo",
+        change_table("curve.parquet", "timestep", 1, 63),
+        "curve.parquet, timestep 64, timestep: 63 published, 64 here",
+    ),
+    "an episode": (
+        "ppo",
+        change_table("episodes.parquet", "return", 40, -1.0),
+        "episodes.parquet, timestep 64, return: -1.0 published, ",
+    ),
+    "a row": ("ppo", drop_row, "episodes.parquet, 295 rows published, 296 here"),
+    "a value": (
+        "td_prediction",
+        change_table("values.parquet", "3", 1, 0.25),
+        "values.parquet, episode 1, 3: 0.25 published, ",
+    ),
+    "an error": (
+        "td_prediction",
+        change_table("curve.parquet", "rms_error", 0, 7.0),
+        "curve.parquet, timestep 0, rms_error: 7.0 published, ",
+    ),
+    "a sweep": (
+        "value_iteration",
+        change_json("sweeps.json", lambda x: x["sweeps"][2].update(residual=0.5)),
+        "sweeps.json, row 2, residual: 0.5 published, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_the_first_difference_is_named(what: str, results: Path, capsys: Output) -> None:
+    """Of the seed that has it; the others are equal."""
+    algo, change, line = CHANGES[what]
+    (config,) = results.glob(f"runs/*/{algo}/*/*/config.json")
+    part = config.parent
+    weights, local = "policy.safetensors", ["policy.safetensors", "curve.png"]
+    change(part)
+    (part / "DONE.json").unlink()
+    seal(part, local, weights)
+    lines = said(capsys, results, algo, "--seeds", "3", status=1)
+    seeds = max(1, len(read_json(config)["seeds"]))
+    assert sum(x.startswith("equal") for x in lines) == seeds - 1
+    (at,) = (k for k, x in enumerate(lines) if x.startswith("DIFFERS"))
+    assert f": {line}" in lines[at]
+    assert ("seed" in lines[at]) == (seeds > 1)
+    assert lines[at + 1] == "         published: a compiler"
+    assert lines[at + 2].startswith("         here: ")
+    assert lines[-1].endswith(f"{seeds - 1} equal, 1 DIFFERS, 0 FAILED")
+
+
+def test_an_edited_algorithm_differs_from_where_it_learns(
+    results: Path, monkeypatch: Patch, capsys: Output
+) -> None:
+    def edited(config: ppo.Config, run: Any, train: Any = ppo.train) -> Any:
+        return train(dataclasses.replace(config, gamma=0.5), run)
+
+    monkeypatch.setattr(ppo, "train", edited)
+    differs, *_ = said(capsys, results, "ppo", status=1)
+    assert differs.startswith("DIFFERS  PPO on CartPole-v1, ")
+    assert "curve.parquet, timestep " in differs
+    assert "timestep 0," not in differs
+
+
+def test_what_cannot_be_trained_here_has_failed(
+    results: Path, monkeypatch: Patch, capsys: Output
+) -> None:
+    monkeypatch.setattr(ppo, "train", lambda config, run: ppo.Config(gamma=2.0))
+    (line, end) = said(capsys, results, "ppo", status=1)
+    assert line.startswith("FAILED   PPO on CartPole-v1, ")
+    assert "--gamma 2" in line
+    assert end == "1 seed: 0 equal, 0 DIFFERS, 1 FAILED"
+
+
+# ---- What is left out -----------------------------------------------------------------------
+
+REASONS: dict[str, dict[str, Any]] = {
+    "trained by sb3": {"source": "sb3"},
+    "of a language model": {"kind": "language"},
+    "of an algorithm that is not in this checkout": {"algo": "mine"},
+    "on Gymnasium's own environment": {"env": "LunarLander-v3"},
+    "on Gymnasium's own environment ": {"config.backend": "gymnasium"},
+    "on Gymnasium's own environment  ": {"config.env_kwargs": ["sutton_barto_reward=True"]},
+    "started from weights of another run": {"config.init": "results/policies/x.safetensors"},
+    "trained on cuda": {"execution.device": "cuda"},
+    "computed by PyTorch, not in C": {"execution.kernels": "torch"},
+    "without the SHA-256 of its weights": {},
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_why_a_part_is_left_out(reason: str, trained: Path) -> None:
+    (part,) = trained.glob("runs/*/ppo/*/*")
+    config, summary = (read_json(part / f"{name}.json") for name in ("config", "summary"))
+    assert why_not(config, summary) == ""
+    for place, value in REASONS[reason].items():
+        *above, name = place.split(".")
+        (config[above[0]] if above else config)[name] = value
+    if not REASONS[reason]:
+        del summary["weights_sha256"]["4"]
+    assert why_not(config, summary) == reason.strip()
+
+
+def change_config(results: Path, **changes: Any) -> None:
+    for config in results.glob("runs/*/ppo/*/*/config.json"):
+        content = read_json(config)
+        for name, value in changes.items():
+            content[name] = {**content[name], **value} if isinstance(value, dict) else value
+        write_json(config, content)
+        seal(config.parent)
+
+
+def test_what_other_code_has_trained(results: Path, capsys: Output) -> None:
+    """It is not drawn, but trained where it is named, and said to be."""
+    change_config(results, code={"digest": "x", "commit": "0123abc"})
+    lines = said(capsys, results)
+    assert lines[0] == "left out 1 cell trained by other code"
+    assert lines[-1] == "2 seeds: 2 equal, 0 DIFFERS, 0 FAILED"
+    equal, _ = said(capsys, results, "ppo")
+    assert equal.startswith("equal    PPO on CartPole-v1, ")
+    assert equal.endswith(", trained by other code (commit 0123abc)")
+
+
+def test_what_is_left_out_is_said(results: Path, capsys: Output, refusal: Refusal) -> None:
+    """For each cell that is named, otherwise in a line for each reason."""
+    change_config(results, source="sb3")
+    assert said(capsys, results)[0] == "left out 1 cell trained by sb3"
+    assert "no cell that can be verified" in refusal(main, "ppo", "--results", results)
+    with pytest.raises(SystemExit):
+        main(["ppo", "--results", str(results)])
+    out = capsys.readouterr().out
+    assert re.fullmatch("left out PPO on CartPole-v1, [0-9a-f]{8}: trained by sb3\n", out)
+
+
+def test_which_cells_and_seeds(results: Path, capsys: Output, refusal: Refusal) -> None:
+    """Names as other commands have them; a number draws the same again."""
+    (run,) = results.glob("runs/*/ppo/*")
+    paths = [str(run), "/".join(run.parts[-3:])]
+    for name in ("ppo", "CartPole-v1", "ppo/CartPole-v1", *paths):
+        assert len(said(capsys, results, name)) == 2
+    draws = {
+        k: said(capsys, results, "--cells", "1", "--draw", str(k))[0] for k in [1, 2, 3, 4, 5, 1]
+    }
+    assert len(set(draws.values())) > 2
+    assert said(capsys, results, "--cells", "1", "--draw", "1")[0] == draws[1]
+    error = refusal(main, "ppo/CartPole", "--results", results)
+    assert "CELL ppo/CartPole: no such run" in error
+    assert "did you mean ppo/CartPole-v1?" in error
+
+
+def test_without_a_compiler_nothing_is_compared(results: Path, refusal: Refusal) -> None:
+    with kernels.off():
+        assert "no C compiler" in refusal(main, "--results", results)
+
+
+def test_the_published_runs_are_looked_at(monkeypatch: Patch, refusal: Refusal) -> None:
+    """Unless another folder is named."""
+    asked: list[Path] = []
+    monkeypatch.setattr(verify, "named", lambda results, words: asked.append(results) or [])
+    refusal(main)
+    assert os.path.samefile(asked[0], verify.PUBLISHED)
