@@ -30,6 +30,7 @@ from __future__ import annotations
 from manyseeds.command import parse
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -38,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import envs
+from manyseeds.algos.kernels import dqn_add, dqn_takes_transitions, dqn_update, takes
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -196,6 +198,7 @@ class Replay:
         """Transitions per seed in the memory, 0-d."""
         return self.added.clamp(max=self.rows.shape[1])
 
+    @in_c(dqn_add, dqn_takes_transitions)
     def add(self, new: Transitions) -> None:
         """Store K <= C transitions per seed, [S, K, ...], over the oldest ones."""
         scalars = torch.stack((new.actions, new.rewards, new.terminated), dim=-1)
@@ -267,6 +270,7 @@ def backpropagate(
     return loss.detach(), q_values.detach()
 
 
+@in_c(dqn_update, takes)
 def update(
     net: QNetwork,
     target: QNetwork,
@@ -293,8 +297,9 @@ def update(
 @torch.no_grad()
 def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float | Tensor) -> None:
     """Apply Q_target <- tau Q + (1 - tau) Q_target `syncs` times at once, in place."""
+    keep = math.prod([1 - tau] * syncs)  # a power's last bit is another on another machine
     for old, new in zip(target.parameters(), net.parameters(), strict=True):
-        old.lerp_(new, broadcast(1 - (1 - tau) ** syncs, old))
+        old.copy_(broadcast(1 - keep, old) * new + broadcast(keep, old) * old)
 
 
 def train(config: Config, run: Run) -> QNetwork:

@@ -38,6 +38,7 @@ from torch import Tensor
 from manyseeds import envs
 from manyseeds.checkpoint import value_loader
 from manyseeds.cli import Fraction, PerRow, read_presets
+from manyseeds.portable import ordered_cumsum
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
@@ -76,7 +77,7 @@ def play(env: envs.TabularEnv, policy: Tensor, noise: Tensor) -> Episodes:
     of it is drawn beforehand: how far a seed is in its stream depends on no episode's length.
     """
     start, steps = noise[..., :1], noise[..., 1:].unflatten(-1, (-1, 2))
-    cumulative = policy.cumsum(-1)
+    cumulative = ordered_cumsum(policy)
     cumulative[:, -1] = 1.0
     state = env.initial(start)
     running = ~env.terminal(state)

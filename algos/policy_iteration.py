@@ -13,8 +13,8 @@ and improvement takes the best action by one-step lookahead,
 
 until no action is better than the policy's own. V is then V*: Bellman's optimality equation holds.
 
-Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64, a
-policy is [X, A] probabilities. There are no seeds, because nothing is random.
+Shapes: X states, A actions, K successors that can follow an action. P and R are [A, X, K], V is [X]
+float64, a policy is [X, A] probabilities. There are no seeds, because nothing is random.
 
 Values are those of episodes without the environment's time limit. The final score, the undiscounted
 return of the greedy policy, respects the time limit. Values below the tolerance are
@@ -38,6 +38,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.cli import read_presets
+from manyseeds.portable import ordered_sum
 from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
@@ -58,15 +59,12 @@ class Config(PlanningConfig):
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
 
 
-def expected_reward(P: Tensor, R: Tensor) -> Tensor:
-    """r(s, a) = sum_s' P(s'|s, a) R(s, a, s'), [A, X]."""
-    return (P * R).sum(-1)
-
-
-def action_values(V: Tensor, P: Tensor, r: Tensor, ends: Tensor, gamma: float) -> Tensor:
-    """Q(s, a) = r(s, a) + gamma sum_s' P(s'|s, a) V(s'), [A, X]; 0 in ended states."""
+def action_values(V: Tensor, env: envs.TabularEnv, gamma: float) -> Tensor:
+    """Q(s, a) = sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ], [A, X]; 0 in ended states."""
+    P, successors, R = env.outcomes  # s' with P(s'|s, a) = 0 are left out
+    q = ordered_sum(P * (R + gamma * V[successors]))
     # An ended state has the value 0, whatever P says of it.
-    return (r + gamma * P @ V).masked_fill(ends, 0.0)
+    return q.masked_fill(env.ends, 0.0)
 
 
 def greedy(q: Tensor) -> Tensor:
@@ -84,18 +82,15 @@ def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
     return max(tolerance * (1 - gamma), rounding) * max(1.0, V.abs().max().item())
 
 
-def evaluate(
-    V: Tensor, policy: Tensor, P: Tensor, r: Tensor, ends: Tensor, config: Config
-) -> Iterator[Tensor]:
+def evaluate(V: Tensor, policy: Tensor, env: envs.TabularEnv, config: Config) -> Iterator[Tensor]:
     """The values [X] after each sweep of the evaluation of policy [X, A], beginning with V [X]."""
-    P_pi = torch.einsum("xa,axy->xy", policy, P).masked_fill(ends.unsqueeze(-1), 0.0)  # [X, X']
-    r_pi = (policy.T * r).sum(0).masked_fill(ends, 0.0)  # [X]
     if config.evaluation == "exact":
-        yield torch.linalg.solve(torch.eye(len(V), dtype=V.dtype) - config.gamma * P_pi, r_pi)
+        yield env.policy_values(policy.unsqueeze(0), config.gamma).squeeze(0)
         return
     # In all states at once (Jacobi), from the values of the policy before, which are near.
     while True:
-        before, V = V, r_pi + config.gamma * P_pi @ V
+        q = action_values(V, env, config.gamma)
+        before, V = V, ordered_sum(policy.T * q, dim=0)
         yield V
         # Half of what the improvement may overlook is left to the errors of the evaluation.
         enough = goal_of_residual(V, config.gamma, config.tolerance) / 2
@@ -114,16 +109,15 @@ def improve(policy: Tensor, V: Tensor, q: Tensor, accuracy: float) -> Tensor:
 def solve(config: Config, plan: PlanningRun) -> Tensor:
     """Evaluate and improve until no action is better; returns the values, [X]."""
     env = config.make_env()
-    P, ends = env.P, env.ends
-    r = expected_reward(P, env.R)
-    V = torch.zeros_like(r[0])
-    policy = torch.full_like(r.T, 1 / len(r))  # uniformly random
+    X, A = len(env.ends), env.spec.num_actions
+    V = torch.zeros(X, dtype=torch.float64)
+    policy = torch.full((X, A), 1 / A, dtype=torch.float64)  # uniformly random
     iteration = 0
     while True:
         iteration += 1
-        for values in evaluate(V, policy, P, r, ends, config):
+        for values in evaluate(V, policy, env, config):
             V = values
-            q = action_values(V, P, r, ends, config.gamma)
+            q = action_values(V, env, config.gamma)
             residual = (q.amax(0) - V).abs().max().item()
             plan.record(V, greedy(q), residual, iteration)
         accuracy = goal_of_residual(V, config.gamma, config.tolerance)

@@ -39,6 +39,7 @@ from torch import Tensor
 from manyseeds import envs
 from manyseeds.checkpoint import loader
 from manyseeds.cli import ControlConfig, Fraction, PerRow, Range, UsageError, read_presets
+from manyseeds.portable import ordered_sum
 from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
@@ -169,7 +170,7 @@ def expected_value(table: Tensor, obs: Tensor, epsilon: Tensor) -> Tensor:
     All of the best actions are worth the maximum, so it does not matter how `act` breaks ties.
     """
     values = rows(table, obs)
-    mean, best = values.mean(-1), values.amax(-1)
+    mean, best = ordered_sum(values) / values.shape[-1], values.amax(-1)
     return broadcast(epsilon, mean) * mean + broadcast(1 - epsilon, best) * best
 
 
@@ -231,7 +232,7 @@ def train(config: Config, run: Run) -> QTable:
             errors.append(error)
 
         metrics = episodes.update(torch.stack(rewards, 1), torch.stack(ends, 1))
-        metrics["td_loss"] = torch.stack(errors, 1).square().mean((1, 2))
+        metrics["td_loss"] = ordered_sum(torch.cat(errors, 1).square()) / BLOCK
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, policy)
         run.save_if_due(timestep, state, obs, actions)

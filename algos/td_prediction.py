@@ -49,6 +49,7 @@ from torch import Tensor
 from manyseeds import envs
 from manyseeds.checkpoint import value_loader
 from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, read_presets
+from manyseeds.portable import ordered_cumsum, powers
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
@@ -96,7 +97,7 @@ def play(env: envs.TabularEnv, policy: Tensor, noise: Tensor) -> Episodes:
     of it is drawn beforehand: how far a seed is in its stream depends on no episode's length.
     """
     start, steps = noise[..., :1], noise[..., 1:].unflatten(-1, (-1, 2))
-    cumulative = policy.cumsum(-1)
+    cumulative = ordered_cumsum(policy)
     cumulative[:, -1] = 1.0
     state = env.initial(start)
     running = ~env.terminal(state)
@@ -124,12 +125,13 @@ def n_step_sums(episode: Episodes, n: int, gamma: float) -> tuple[Tensor, Tensor
     rewards, L = episode.rewards, episode.rewards.shape[1]
     n = min(n, L)
     sums = torch.zeros_like(rewards)
+    discounts = powers(gamma, n + 1)
     for i in range(n):
-        sums[:, : L - i] += gamma**i * rewards[:, i:]
+        sums[:, : L - i] += discounts[i] * rewards[:, i:]
     left = episode.alive.sum(1, keepdim=True) - torch.arange(L)  # T - t
-    powers = torch.tensor([gamma**i for i in range(n + 1)], dtype=rewards.dtype)
+    factors = torch.tensor(discounts, dtype=rewards.dtype)
     nothing_follows = episode.terminated.unsqueeze(1) & (left <= n)
-    return sums, powers[left.clamp(0, n)].masked_fill(nothing_follows, 0.0)
+    return sums, factors[left.clamp(0, n)].masked_fill(nothing_follows, 0.0)
 
 
 def learn_n_step(

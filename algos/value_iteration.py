@@ -10,8 +10,8 @@ Every sweep shrinks the distance of V to the optimal values V* by at least the f
 Bellman residual, the largest change that the next sweep would make, bounds that distance:
 max |V - V*| <= residual / (1 - gamma).
 
-Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64.
-There are no seeds, because nothing is random.
+Shapes: X states, A actions, K successors that can follow an action. P and R are [A, X, K], V is [X]
+float64. There are no seeds, because nothing is random.
 
 Values are those of episodes without the environment's time limit. The final score, the undiscounted
 return of the greedy policy, respects the time limit. Values below the tolerance are
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.cli import read_presets
+from manyseeds.portable import ordered_sum
 from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
@@ -50,15 +51,12 @@ class Config(PlanningConfig):
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
 
 
-def expected_reward(P: Tensor, R: Tensor) -> Tensor:
-    """r(s, a) = sum_s' P(s'|s, a) R(s, a, s'), [A, X]."""
-    return (P * R).sum(-1)
-
-
-def action_values(V: Tensor, P: Tensor, r: Tensor, ends: Tensor, gamma: float) -> Tensor:
-    """Q(s, a) = r(s, a) + gamma sum_s' P(s'|s, a) V(s'), [A, X]; 0 in ended states."""
+def action_values(V: Tensor, env: envs.TabularEnv, gamma: float) -> Tensor:
+    """Q(s, a) = sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ], [A, X]; 0 in ended states."""
+    P, successors, R = env.outcomes  # s' with P(s'|s, a) = 0 are left out
+    q = ordered_sum(P * (R + gamma * V[successors]))
     # An ended state has the value 0, whatever P says of it.
-    return (r + gamma * P @ V).masked_fill(ends, 0.0)
+    return q.masked_fill(env.ends, 0.0)
 
 
 def greedy(q: Tensor) -> Tensor:
@@ -79,13 +77,11 @@ def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
 def solve(config: Config, plan: PlanningRun) -> Tensor:
     """Sweep until the values have converged; returns them, [X]."""
     env = config.make_env()
-    P, ends = env.P, env.ends
-    r = expected_reward(P, env.R)
-    V = torch.zeros_like(r[0])
+    V = torch.zeros(len(env.ends), dtype=torch.float64)
     while True:
         # A sweep uses the values of the sweep before in all states (Jacobi). Sutton and Barto's box
         # overwrites V in place: fewer sweeps, but they depend on the order of the states.
-        q = action_values(V, P, r, ends, config.gamma)
+        q = action_values(V, env, config.gamma)
         residual = (q.amax(0) - V).abs().max().item()
         plan.record(V, greedy(q), residual)
         if residual <= goal_of_residual(V, config.gamma, config.tolerance):

@@ -24,7 +24,7 @@ from manyseeds.envs.pendulum import Pendulum
 from manyseeds.envs.random_walk import RandomWalk
 from manyseeds.envs.registry import NATIVE
 from manyseeds.envs.rollout import Rollout, rollout
-from manyseeds.envs.tabular import Layout, TabularEnv
+from manyseeds.envs.tabular import Layout, Outcomes, TabularEnv
 from manyseeds.envs.taxi import Taxi
 from manyseeds.envs.wrappers import OneHot, RescaledActions
 from manyseeds.errors import UsageError
@@ -168,6 +168,7 @@ __all__ = [
     "MountainCar",
     "MountainCarContinuous",
     "NativeEnv",
+    "Outcomes",
     "Pendulum",
     "RandomWalk",
     "RescaledActions",

@@ -4,52 +4,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyseeds.envs.core import NativeEnv
+from manyseeds.envs.core import NativeEnv, State, Step
+from manyseeds.envs.rollout import one_step
+from manyseeds.envs.wrappers import Wrapper
 
 
-class Discretize(NativeEnv):
+class Discretize(Wrapper):
     """The same environment, observed as one state index (mixed radix over its `bins`).
 
-    The outermost bins reach to infinity.
+    The outermost bins reach to infinity. Steps are taken by the environment's C code if it has any.
     """
 
+    env: NativeEnv
+
     def __init__(self, env: NativeEnv) -> None:
+        super().__init__(env)
         assert env.bins is not None
-        self.env = env
-        self.initial_noise, self.transition_noise = env.initial_noise, env.transition_noise
         # n bins have n - 1 inner edges.
-        self.edges = [torch.linspace(low, high, n + 1)[1:-1] for low, high, n in env.bins]
+        self.edges = [
+            torch.tensor([low + (high - low) * i / n for i in range(1, n)])
+            for low, high, n in env.bins
+        ]
         self.radix = [n for _, _, n in env.bins]
         self.spec = replace(env.spec, obs_size=None, num_states=math.prod(self.radix))
 
-    def origins(self) -> list[type | str]:
-        return [type(self), *self.env.origins()]
-
-    def initial(self, noise: Tensor) -> Tensor:
-        return self.env.initial(noise)
-
-    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        return self.env.transition(physics, action, noise)
-
-    def observation(self, physics: Tensor) -> Tensor:
-        obs = self.env.observation(physics)
+    def observe(self, obs: Tensor) -> Tensor:
         index = torch.zeros(obs.shape[:-1], dtype=torch.int64, device=obs.device)
         for i, edges in enumerate(self.edges):
             component = obs[..., i].contiguous()
             index = index * self.radix[i] + torch.bucketize(component, edges.to(obs.device))
         return index
 
-    def from_gymnasium(self, obs: Any) -> tuple[Tensor, bool]:
-        physics, one = self.env.from_gymnasium(obs)  # what is binned is the state, as it is shown
-        return self.observation(physics), one
-
-    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
-        return self.env.reward(physics, action, next_physics)
-
-    def terminal(self, physics: Tensor) -> Tensor:
-        return self.env.terminal(physics)
+    def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
+        step = one_step(self.env, state, action, noise)
+        return step._replace(obs=self.observe(step.obs), final_obs=self.observe(step.final_obs))

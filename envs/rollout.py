@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.envs.core import Env, State
+from manyseeds.envs.core import Env, State, Step
+from manyseeds.kernels import usable
 from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Rollout
 from manyseeds.kernels.rollout import rollout as rollout_in_c
+from manyseeds.kernels.rollout import step as step_in_c
 
 
 @torch.no_grad()
@@ -43,6 +45,18 @@ def step_by_step(
         steps.append((obs, actions, step.reward, *ends, step.final_obs))
         state, obs = step.state, step.obs
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+
+
+def one_step(env: Env, state: State, action: Tensor, noise: Tensor) -> Step:
+    """`env.step` with discrete actions [S, N]; in C, where the environment has C code.
+
+    PyTorch's sines depend on the CPU, those of the C code do not.
+    """
+    address = env.in_c()
+    if address and usable(state.physics, noise):
+        physics, elapsed, *rest = step_in_c(address, env.spec, *state, action, noise)
+        return Step(State(physics, elapsed), *rest)
+    return env.step(state, action, noise)
 
 
 # What a rollout in C stands for, besides the environment's own functions.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
 from manyseeds.envs.core import EnvSpec, NativeEnv
+from manyseeds.portable import ordered_cumsum, ordered_sum, solve
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,31 @@ class Layout:
     panels: dict[str, list[list[int]]]  # title -> state indices by row and column; -1: no state
     actions: tuple[str, ...]  # a symbol for each action: an arrow or a letter
     marks: dict[int, str] = field(default_factory=dict)  # state -> letter: S start, G goal, ...
+
+
+class Outcomes(NamedTuple):
+    """The successors that can occur, K for each action in each state, `[A, X, K]` each.
+
+    Where there are fewer, others with probability 0 follow.
+    """
+
+    probabilities: Tensor
+    successors: Tensor  # int64
+    rewards: Tensor
+
+
+def outcomes_of(P: Tensor, R: Tensor) -> Outcomes:
+    """The outcomes that tables P and R, `[A, X, X']`, have; by the numbers of the successors."""
+    most = int((P > 0).sum(-1).max())
+    successors = _first(P > 0, most)
+    return Outcomes(P.gather(-1, successors), successors, R.gather(-1, successors))
+
+
+def _first(wanted: Tensor, count: int) -> Tensor:
+    """The indices of the first `count` wanted numbers in each row, then of others."""
+    n = wanted.shape[-1]
+    keys = torch.arange(n) + n * ~wanted  # no two are equal: the order of those is not defined
+    return keys.topk(count, largest=False).indices
 
 
 class TabularEnv(NativeEnv):
@@ -50,11 +77,10 @@ class TabularEnv(NativeEnv):
         self.layout = layout
         # Only successors that can occur are stored, so that one uniform is compared with K
         # cumulative probabilities instead of X.
-        successors = int((P > 0).sum(-1).max())
-        self._probabilities, self._successors = P.topk(successors, dim=-1)  # [A, X, K]
-        self._cumulative = self._probabilities.cumsum(-1).flatten(0, 1)  # [A X, K]
+        self.outcomes = outcomes_of(P, R)
+        self._cumulative = ordered_cumsum(self.outcomes.probabilities).flatten(0, 1)  # [A X, K]
         self._cumulative[..., -1] = 1.0
-        self._start_cumulative = start.cumsum(0)
+        self._start_cumulative = ordered_cumsum(start)
         self._start_cumulative[start.nonzero()[-1, 0] :] = 1.0
         self._rewards = R.float()
 
@@ -64,7 +90,7 @@ class TabularEnv(NativeEnv):
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         row = torch.add(physics, action, alpha=len(self.ends))
         which = (noise >= embedding(row, self._cumulative)).sum(-1, keepdim=True)
-        return self._successors[action, physics].gather(-1, which).squeeze(-1)
+        return self.outcomes.successors[action, physics].gather(-1, which).squeeze(-1)
 
     def observation(self, physics: Tensor) -> Tensor:
         return physics
@@ -85,8 +111,8 @@ class TabularEnv(NativeEnv):
         value = torch.zeros_like(r_pi)
         for _ in range(self.spec.time_limit):
             value_of_next = value.gather(1, successors.flatten(1)).view_as(weights)
-            value = r_pi + (weights * value_of_next).sum(-1)
-        return (value * self.start).sum(-1)
+            value = r_pi + ordered_sum(weights * value_of_next)
+        return ordered_sum(value * self.start)
 
     def policy_values(self, policy: Tensor, gamma: float) -> Tensor:
         """Exact discounted values of fixed policies without a time limit, `[S, X]` float64.
@@ -98,9 +124,11 @@ class TabularEnv(NativeEnv):
         X, values = len(self.ends), []
         # One policy at a time: the matrices of all of them together would be S times as large.
         for r_pi, weights, successors in zip(*self._chain(policy), strict=True):
-            P_pi = torch.zeros(X, X, dtype=torch.float64).scatter_add_(1, successors, weights)
+            P_pi = torch.zeros(X, X, dtype=torch.float64)
+            for successor, weight in zip(successors.split(1, 1), weights.split(1, 1), strict=True):
+                P_pi.scatter_add_(1, successor, weight)
             identity = torch.eye(X, dtype=torch.float64)
-            values.append(torch.linalg.solve(identity - gamma * P_pi, r_pi))
+            values.append(solve(identity - gamma * P_pi, r_pi))
         return torch.where(self.ends, 0.0, torch.stack(values))
 
     def _chain(self, policy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,12 +140,11 @@ class TabularEnv(NativeEnv):
         """
         policy = policy.double() * ~self.ends.unsqueeze(-1)
         most = int((policy != 0).sum(-1).max())
-        chances, actions = policy.topk(most, dim=-1)  # [S, X, M]
+        actions = _first(policy != 0, most)  # [S, X, M]
         states = torch.arange(len(self.ends)).unsqueeze(-1)
-        weights = chances.unsqueeze(-1) * self._probabilities[actions, states]  # [S, X, M, K]
-        successors = self._successors[actions, states]
-        rewards = self.R[actions.unsqueeze(-1), states.unsqueeze(-1), successors]
-        r_pi = (weights * rewards).flatten(2).sum(-1)
+        probabilities, successors, rewards = (x[actions, states] for x in self.outcomes)
+        weights = policy.gather(-1, actions).unsqueeze(-1) * probabilities  # [S, X, M, K]
+        r_pi = ordered_sum((weights * rewards).flatten(2))
         return r_pi, weights.flatten(2), successors.flatten(2)
 
 

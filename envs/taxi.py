@@ -83,7 +83,7 @@ class Taxi(TabularEnv):
         )
         layout = Layout(panels, ("↓", "↑", "→", "←", "P", "D"), marks)
         tables = deterministic(num_states, 6, _move)
-        super().__init__(spec, *tables, ends, start / start.sum(), layout)
+        super().__init__(spec, *tables, ends, start / start.count_nonzero(), layout)
 
 
 def _index(row: int, column: int, passenger: int, destination: int) -> int:

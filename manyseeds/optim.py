@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyseeds.kernels import in_c, optim
+from manyseeds.kernels import in_c, mlp, optim
 from manyseeds.rows import broadcast, used
 
 
@@ -26,11 +26,12 @@ class SeedOptimizer:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
+        self.places = mlp.places_in(module)
         self._grad_views = views_like(self.grads, self.parameters)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a step goes on from, without memory that every step fills anew."""
-        left_out = ("grads", "_grad_views")
+        left_out = ("grads", "_grad_views", "places")
         return {name: x for name, x in vars(self).items() if name not in left_out}
 
     def gather(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> Tensor:

@@ -58,7 +58,7 @@ class Trained:
     def act(self, obs: Tensor) -> Tensor:
         """Greedy actions `[S, N, ...]` for Gymnasium's observations `[S, N, ...]`."""
         if isinstance(self.env, envs.Discretize):
-            obs = self.env.observation(obs)  # what is binned is the state, as Gymnasium shows it
+            obs = self.env.observe(obs)  # what is binned is the state, as Gymnasium shows it
         return self.act_natively(obs)
 
     def act_natively(self, obs: Tensor) -> Tensor:

@@ -64,8 +64,7 @@ def planned(module: Any) -> tuple[torch.Tensor, PlanningRun]:
 def optimum(values: torch.Tensor, gamma: float) -> list[list[dict[str, Any]]]:
     """Each cell of the first world: its mark, its V* of values [X], and all best actions."""
     env = envs.make_tabular(ENV)
-    r = value_iteration.expected_reward(env.P, env.R)
-    q = value_iteration.action_values(values, env.P, r, env.ends, gamma)
+    q = value_iteration.action_values(values, env, gamma)
     best = q >= q.amax(0) - TIED * q.amax(0).abs().clamp(min=1.0)
     cells = [
         {

@@ -3,8 +3,8 @@
 The library holds the C of this folder and of the rooms above it. It is kept in a folder that is
 named after the sources, the compiler, the flags and the CPU. The numbers depend on none but the
 sources. Where none can be built, PyTorch's own operations compute the same up to rounding, several
-times as slowly, and one line says so. The environment variable CC names a compiler; with `CC=`
-nothing is built.
+times as slowly, and one line says so. The environment variable CC names a compiler, and with
+`-march=` or `-mcpu=` the CPU that it compiles for; with `CC=` nothing is built.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 # What not every compiler has; the first that works is taken.
 EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+EXTRA_FOR_A_CPU = (("-fopenmp",), ())  # where CC names one
 TIMEOUT = 120  # seconds for a compiler
 
 
@@ -126,7 +127,7 @@ def in_c(
 
 
 def sets_gradients(kernel: Callable[P, R]) -> Callable[P, R]:
-    """Leave what a kernel sets gradients for to PyTorch, which refuses, where there are to be none."""
+    """Mark a kernel that sets gradients: where there are to be none, PyTorch is to refuse."""
 
     @functools.wraps(kernel)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -228,7 +229,8 @@ def load_library(sources: Sequence[Path]) -> SharedLibrary:
         except (OSError, subprocess.SubprocessError) as error:
             reason = f"{shlex.join(compiler)}: {said_by(error)}"
             continue
-        for extra in EXTRA:
+        names_cpu = any(word.startswith(("-march=", "-mcpu=")) for word in compiler)
+        for extra in EXTRA_FOR_A_CPU if names_cpu else EXTRA:
             flags = (*FLAGS, *extra)
             command = [*compiler, *flags]
             try:

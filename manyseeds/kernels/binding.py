@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +38,6 @@ DTYPES = {
     "int32_t": torch.int32,
     "unsigned char": torch.bool,
 }
-
-NAMES: dict[str, Any] = {}  # of sizes, beside the numbers of a struct
 
 
 class Field(NamedTuple):
@@ -60,35 +57,67 @@ class Struct:
     def __init__(self, source: Path, name: str) -> None:
         self.name = name
         self.fields = fields_of(source.read_text(), name)
-        self._pointers = [x for x in self.fields if x.number is None]
-        self._sizes = {x.shape: size_of(x.shape) for x in self._pointers if x.shape}
         as_c = [(x.name, x.number or ctypes.c_void_p) for x in self.fields]
         self._type: Any = type(name, (ctypes.Structure,), {"_fields_": as_c})
+        self._checks: Any = self._compiled()
 
     def __call__(self, **given: Any) -> ctypes.Structure:
         """The struct with these fields, which are checked; it keeps what it points to alive.
 
         Raises TypeError and ValueError.
         """
-        if "threads" not in given:
-            given["threads"] = torch.get_num_threads()
-        sizes = {shape: eval(code, NAMES, given) for shape, code in self._sizes.items()}
-        kept = []
-        for field in self._pointers:
-            name, value = field.name, given[field.name]
-            if isinstance(value, ctypes.Structure):
-                kept.append(value)
-                given[name] = ctypes.addressof(value)
-            elif value is None:
-                if not field.may_be_null:
-                    raise TypeError(f"{self.name}: {name} is missing")
-            elif field.shape or not isinstance(value, int):  # which is an address
-                value = self._checked(field, value, sizes.get(field.shape))
-                kept.append(value)
-                given[name] = value.data_ptr()
-        filled: ctypes.Structure = self._type(*[given[x.name] for x in self.fields])
+        kept, values = self._checks(**given)
+        filled: ctypes.Structure = self._type(*values)
         filled.kept = kept
         return filled
+
+    def _compiled(self) -> Callable[..., tuple[list[Any], tuple[Any, ...]]]:
+        """A function of the fields that returns what C points to, and the values for C.
+
+        It is put together once, as a check that interprets the fields takes as long as a small
+        kernel. What is the usual case is looked at in line, all else in `_address`.
+        """
+        shapes = list(dict.fromkeys(x.shape for x in self.fields if x.shape))
+        names = [x.name for x in self.fields]
+        arguments = ", ".join("threads=None" if x == "threads" else x for x in names)
+        lines = [f"def checks(*, {arguments}):", " kept = []"]
+        if "threads" in names:
+            lines.append(" threads = threads or get_num_threads()")
+        for i, shape in enumerate(shapes):
+            lines.append(f" size_{i} = {'*'.join(f'({x})' for x in shape.split(','))}")
+        known: dict[str, Any] = {"Tensor": Tensor, "get_num_threads": torch.get_num_threads}
+        for i, x in enumerate(self.fields):
+            if x.number is not None:
+                continue
+            known |= {f"field_{i}": x, f"dtype_{i}": x.dtype, "address": self._address}
+            size = f"size_{shapes.index(x.shape)}" if x.shape else "None"
+            usual = f"type({x.name}) is Tensor and {x.name}.dtype is dtype_{i}"
+            usual += f" and {x.name}.numel() == {size} and {x.name}.is_contiguous()"
+            lines += [
+                f" if {usual}:",
+                f"  kept.append({x.name})",
+                f"  {x.name} = {x.name}.data_ptr()",
+                " else:",
+                f"  {x.name} = address(field_{i}, {x.name}, {size}, kept)",
+            ]
+        lines.append(f" return kept, ({', '.join(names)},)")
+        exec("\n".join(lines), known)
+        checks: Callable[..., Any] = known["checks"]
+        return checks
+
+    def _address(self, field: Field, value: Any, size: int | None, kept: list[Any]) -> int | None:
+        """Where a field points to."""
+        if isinstance(value, ctypes.Structure):
+            kept.append(value)
+            return ctypes.addressof(value)
+        if value is None and field.may_be_null:
+            return None
+        if isinstance(value, int) and not field.shape:  # an address
+            return value
+        value = self._checked(field, value, size)
+        kept.append(value)
+        address: int = value.data_ptr()
+        return address
 
     def _checked(self, field: Field, value: Tensor | float, size: int | None) -> Tensor:
         """A tensor as C may read it."""
@@ -162,12 +191,6 @@ def fields_of(text: str, name: str) -> list[Field]:
             null = "null" in comment
             fields.append(Field(declared.lstrip("*"), None, dtype, shape_text, constant, null))
     return fields
-
-
-def size_of(shape: str) -> CodeType:
-    """What computes the product of a shape's dimensions from the numbers of a struct."""
-    text = "*".join(f"({x})" for x in shape.split(","))
-    return compile(text, f"[{shape}]", "eval")
 
 
 def per_seed(value: Tensor | float, seeds: int, dtype: torch.dtype | None) -> Tensor:

@@ -244,8 +244,9 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
 
 
-def struct(module: Any, root: nn.Module | None = None) -> ctypes.Structure:
-    """The `networks` of a SeedMLP; root: the module whose gradients are computed with it."""
+def struct(module: Any, root: Any = None) -> ctypes.Structure:
+    """The `networks` of a SeedMLP; root: the module whose gradients are computed with it, or the
+    optimizer of that module."""
     weights, biases = module.parameter_lists()
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
@@ -258,9 +259,12 @@ def struct(module: Any, root: nn.Module | None = None) -> ctypes.Structure:
     return described
 
 
-def places_in(root: nn.Module) -> tuple[dict[int, int], int]:
+def places_in(root: Any) -> tuple[dict[int, int], int]:
     """Where the parameters of a module lie in its flat ones (`optim.flatten_parameters`), by id,
-    and the floats of a network, padding included."""
+    and the floats of a network, padding included. root: the module, or its optimizer, which has
+    kept that."""
+    if not isinstance(root, nn.Module):
+        return root.places  # type: ignore[no-any-return]
     places, at = {}, 0
     for p in root.parameters():
         places[id(p)] = at

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyseeds.kernels import mlp
 from manyseeds.kernels.binding import Struct
@@ -15,17 +15,15 @@ from manyseeds.kernels.binding import Struct
 POLICY = Struct(Path(__file__).parent / "policy.h", "policy")
 
 
-def struct(agent: Any, module: Any, root: nn.Module | None = None) -> ctypes.Structure:
+def struct(agent: Any, module: Any, root: Any = None) -> ctypes.Structure:
     """The `policy` of a SeedPolicy, whose outputs are those of the first network of module.
 
-    root: the module whose gradients are computed with it, agent unless given.
+    root: as of mlp.struct, agent unless given.
     """
     return acting(module, agent.obs_stats, agent.log_std, agent if root is None else root)
 
 
-def acting(
-    module: Any, stats: Any, log_std: Tensor | None, root: nn.Module | None = None
-) -> ctypes.Structure:
+def acting(module: Any, stats: Any, log_std: Tensor | None, root: Any = None) -> ctypes.Structure:
     """The same for a SeedMLP, RunningStats of observations, and log_std `[S, K, 1, D]`."""
     mean, scale = (None, None) if stats is None else stats.shift_and_scale(torch.float32)
     weights = module.weights[0]

@@ -4,6 +4,7 @@
 // O floats of an observation, P of an environment's state, D components of a continuous action.
 #include <math.h>
 
+#include "distributions.h"
 #include "environment.h"
 #include "functions.h"
 #include "policy.h"
@@ -90,16 +91,8 @@ static void rollout_of_seed(const void *given, int s, float *scratch) {
           choose_action(p, s, outputs + n * A, x->action_noise + i * x->columns, sampled, inside);
       if (!D) ((int64_t *)x->actions)[i] = chosen.index;
       const float *noise = x->env_noise + i * x->noise;
-      int terminated = 0;
-      x->rewards[i] = env->step(state, chosen, noise, &terminated);
-      env->observe(state, x->next_obs + i * O);
-      const int truncated = ++elapsed[n] >= x->time_limit;
-      x->terminated[i] = (unsigned char)terminated;
-      x->truncated[i] = (unsigned char)truncated;
-      if (terminated || truncated) {  // the next step begins an episode
-        env->initial(noise + env->transition_noise, state);
-        elapsed[n] = 0;
-      }
+      step_and_reset(env, x->time_limit, chosen, noise, state, elapsed + n, x->next_obs + i * O,
+                     x->rewards + i, x->terminated + i, x->truncated + i);
     }
   }
   for (int n = 0; n < N; n++) env->observe(physics + n * P, x->last + (s * N + n) * O);
@@ -107,6 +100,37 @@ static void rollout_of_seed(const void *given, int s, float *scratch) {
 
 int rollout(const struct rollout *x) {
   return for_each(x->S, x->threads, players_scratch(x->players), rollout_of_seed, x);
+}
+
+// One step with discrete actions, whoever has chosen them.
+struct one_step {
+  int S, N, O, P, A, noise, time_limit, threads;
+  const environment *environment;
+  const int64_t *actions;  // [S, N]
+  const float *env_noise;  // [S, N, noise]
+  float *physics;          // [S, N, P], before and after
+  int32_t *elapsed;        // [S, N], likewise
+  float *obs;              // [S, N, O]
+  float *rewards;          // [S, N]
+  unsigned char *terminated, *truncated;  // [S, N]
+  float *final_obs;        // [S, N, O]
+};
+
+static void step_of_seed(const void *given, int s, float *scratch) {
+  (void)scratch;
+  const struct one_step *x = given;
+  for (long n = 0, i = s * (long)x->N; n < x->N; n++, i++) {
+    float *state = x->physics + i * x->P;
+    step_and_reset(x->environment, x->time_limit, (action){.index = x->actions[i]},
+                   x->env_noise + i * x->noise, state, x->elapsed + i, x->final_obs + i * x->O,
+                   x->rewards + i, x->terminated + i, x->truncated + i);
+    x->environment->observe(state, x->obs + i * x->O);
+  }
+}
+
+int one_step(const struct one_step *x) {
+  if (!are_actions((long)x->S * x->N, x->A, x->actions)) return 2;
+  return for_each(x->S, x->threads, 0, step_of_seed, x);
 }
 
 // ---- Episodes ------------------------------------------------------------------------------

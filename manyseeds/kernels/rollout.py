@@ -20,7 +20,9 @@ from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
-ROLLOUT, EPISODES = (kernels.kernel(SOURCE, name) for name in ("rollout", "episodes"))
+ROLLOUT, ONE_STEP, EPISODES = (
+    kernels.kernel(SOURCE, name) for name in ("rollout", "one_step", "episodes")
+)
 
 
 class PolicyKernel(NamedTuple):
@@ -79,6 +81,11 @@ def bounds(spec: Any) -> tuple[Tensor, Tensor]:
     return torch.tensor(spec.action_low), torch.tensor(spec.action_high)
 
 
+def copies(*tensors: Tensor) -> list[Tensor]:
+    """Contiguous ones: reset noise of another layout hands it on to the state."""
+    return [x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
 def rollout(
     environment: int,
     spec: Any,
@@ -95,19 +102,18 @@ def rollout(
     the steps, and the steps.
     """
     S, T, N = action_noise.shape[:3]
-    D, O = len(spec.action_low), spec.obs_size
-    # Contiguous: reset noise of another layout hands it on to the state.
-    physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in (physics, elapsed))
+    D, size = len(spec.action_low), spec.obs_size
+    physics, elapsed = copies(physics, elapsed)
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
     ends = new(2, *steps_of, dtype=torch.bool).unbind()
-    steps = Rollout(new(*steps_of, O), actions, new(steps_of), *ends, new(*steps_of, O))
-    last = new(S, N, O)
+    steps = Rollout(new(*steps_of, size), actions, new(steps_of), *ends, new(*steps_of, size))
+    last = new(S, N, size)
     ROLLOUT(
         S=S,
         T=T,
         N=N,
-        O=O,
+        O=size,
         P=physics.shape[2],
         columns=action_noise.shape[3],
         noise=env_noise.shape[3],
@@ -121,6 +127,40 @@ def rollout(
         **steps._asdict(),
     )
     return physics, elapsed, last, steps
+
+
+def step(
+    environment: int, spec: Any, physics: Tensor, elapsed: Tensor, actions: Tensor, noise: Tensor
+) -> tuple[Tensor, ...]:
+    """One step with discrete actions `[S, N]`; noise `[S, N, transition_noise + initial_noise]`.
+
+    environment, spec, physics, elapsed: as of a rollout. Returns what a `Step` holds in its
+    order, with physics and elapsed in the place of the state. Raises IndexError for other actions.
+    """
+    physics, elapsed = copies(physics, elapsed)
+    S, N = actions.shape
+    obs, final_obs = physics.new_empty(2, S, N, spec.obs_size).unbind()
+    rewards, ends = physics.new_empty(S, N), physics.new_empty(2, S, N, dtype=torch.bool).unbind()
+    ONE_STEP(
+        S=S,
+        N=N,
+        O=spec.obs_size,
+        P=physics.shape[2],
+        A=spec.num_actions,
+        noise=noise.shape[2],
+        time_limit=spec.time_limit,
+        environment=environment,
+        actions=actions,
+        env_noise=noise,
+        physics=physics,
+        elapsed=elapsed,
+        obs=obs,
+        rewards=rewards,
+        terminated=ends[0],
+        truncated=ends[1],
+        final_obs=final_obs,
+    )
+    return physics, elapsed, obs, rewards, *ends, final_obs
 
 
 def episodes(

@@ -21,6 +21,7 @@ from manyseeds.command import failing_in_one_line
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,7 +100,7 @@ class PlanningRun(BaseRun):
         env = self.env
         policy = one_hot(torch.tensor(self.sweeps[-1].actions), env.spec.num_actions)
         return {
-            "start_value": (result @ env.start).item(),
+            "start_value": math.fsum(result * env.start),
             "score": env.policy_score(policy.unsqueeze(0)).item(),
         }
 

@@ -101,9 +101,14 @@ def random_policy(env: Any) -> Tensor:
     return torch.full((X, A), 1 / A, dtype=torch.float64)
 
 
+def can_follow(env: Any, policy: Tensor) -> Tensor:
+    """Whether the policy [X, A] may come from a state to another in one step, [X, X'] bool."""
+    return ((policy.T > 0).unsqueeze(-1) & (env.P > 0)).any(0)
+
+
 def can_end(env: Any, policy: Tensor) -> Tensor:
     """The states from which the policy [X, A] ends the task sooner or later, [X] bool."""
-    leads_to = torch.einsum("xa,axy->xy", policy, env.P) > 0
+    leads_to = can_follow(env, policy)
     found = env.ends
     while not torch.equal(found, wider := found | (leads_to & found).any(1)):
         found = wider
@@ -112,7 +117,7 @@ def can_end(env: Any, policy: Tensor) -> Tensor:
 
 def counted_states(env: Any, policy: Tensor) -> Tensor:
     """The states that the policy [X, A] meets and in which the task goes on, [C], ascending."""
-    leads_to = torch.einsum("xa,axy->xy", policy, env.P) > 0
+    leads_to = can_follow(env, policy)
     leads_to &= ~env.ends.unsqueeze(1)
     found = env.start > 0
     while not torch.equal(found, wider := found | (leads_to & found.unsqueeze(1)).any(0)):
@@ -129,12 +134,16 @@ def points(episodes: int) -> list[int]:
     return sorted({*range(min(EARLY, episodes) + 1), *even})
 
 
+def mean(x: Floats, axis: int) -> Floats:
+    """The mean along an axis, whose numbers are added in order: the same bits everywhere."""
+    total = sum(np.moveaxis(x, axis, 0))
+    return np.asarray(total / x.shape[axis])
+
+
 def rms_error(values: Floats, exact: Floats) -> Floats:
     """Root of the mean squared error over states, [...], of values [..., C]."""
     with np.errstate(invalid="ignore"):  # a seed that diverged
-        # Numbers are added in the order of memory: it must not depend on the number of seeds.
-        squares = np.ascontiguousarray(np.square(values - exact))
-        return np.asarray(np.sqrt(squares.mean(-1)))
+        return np.asarray(np.sqrt(mean(np.square(values - exact), -1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,19 +166,19 @@ class Predictions:
     def early_errors(self) -> Floats:
         """RMS error of each seed, averaged over the first ten episodes (or all), [S]."""
         first = [k for k, episode in enumerate(self.episodes) if 1 <= episode <= EARLY]
-        return np.asarray(self.errors[:, first].mean(1))
+        return mean(self.errors[:, first], 1)
 
     @cached_property
     def bias_squared(self) -> Floats:
         """[K]"""
         with np.errstate(invalid="ignore"):
-            return np.asarray(np.square(self.values.mean(0) - self.exact).mean(-1))
+            return mean(np.square(mean(self.values, 0) - self.exact), -1)
 
     @cached_property
     def variance(self) -> Floats:
         """[K]"""
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.values.var(0).mean(-1))
+            return mean(mean(np.square(self.values - mean(self.values, 0)), 0), -1)
 
     @property
     def diverged(self) -> dict[int, int]:

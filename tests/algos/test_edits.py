@@ -191,7 +191,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("learn", "target - values", "target + values"),
     ],
     "td_prediction": [
-        ("n_step_sums", "gamma**i * rewards", "2 * rewards"),
+        ("n_step_sums", "discounts[i] * rewards", "2 * rewards"),
         (
             "learn_n_step",
             "reward + factor * values.gather(1, ahead)",
@@ -205,13 +205,12 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ),
     ],
     "policy_iteration": [
-        ("action_values", "(r + gamma", "(-r + gamma"),
-        ("expected_reward", "(P * R)", "(P * R * 2)"),
-        ("evaluate", "dtype) - config.gamma * P_pi", "dtype) - 0.5 * P_pi"),
+        ("action_values", "(R + gamma", "(-R + gamma"),
+        ("evaluate", "config.gamma).squeeze(0)", "0.5).squeeze(0)"),
     ],
     "value_iteration": [
-        ("action_values", "gamma * P @ V", "0.5 * P @ V"),
-        ("expected_reward", "(P * R)", "(P * R * 2)"),
+        ("action_values", "gamma * V[", "0.5 * V["),
+        ("action_values", "(R + gamma", "(2 * R + gamma"),
     ],
 }
 ALGORITHMS = [Edit(algo, *edit) for algo, edits in EDITS.items() for edit in edits]

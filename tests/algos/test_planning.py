@@ -125,12 +125,11 @@ def test_a_sweep_by_hand() -> None:
     R = torch.zeros_like(P)
     R[0, 0, 2], R[0, 1, 2], R[1, 2, 0] = 1.0, 2.0, 50.0
     ends = torch.tensor([False, False, True])
-    r = value_iteration.expected_reward(P, R)
-    assert r.tolist() == [[1.0, 2.0, 0.0], [0.0, 0.0, 50.0]]
-    V = torch.zeros(3, dtype=torch.float64)
-    q = value_iteration.action_values(V, P, r, ends, 0.5)
+    spec = envs.EnvSpec("Hand-v0", num_actions=2, time_limit=5, num_states=3)
+    env = envs.TabularEnv(spec, P, R, ends, torch.tensor([1.0, 0.0, 0.0]).double())
+    q = value_iteration.action_values(torch.zeros(3, dtype=torch.float64), env, 0.5)
     assert q.tolist() == [[1.0, 2.0, 0.0], [0.0, 0.0, 0.0]]
-    q = value_iteration.action_values(q.amax(0), P, r, ends, 0.8)
+    q = value_iteration.action_values(q.amax(0), env, 0.8)
     assert torch.allclose(q, torch.tensor([[1.0, 2.0, 0.0], [1.6, 0.8, 0.0]]).double())
     assert value_iteration.greedy(q).tolist() == [1, 0, 0]
 
@@ -152,12 +151,9 @@ def test_evaluation_is_that_of_the_policy() -> None:
             if not ends[x]:
                 new[x] += policy[x, a] * P[a, x, y] * (R[a, x, y] + gamma * expected[y])
         expected = new
-    r = policy_iteration.expected_reward(env.P, env.R)
     for evaluation in ("sweeps", "exact"):
         config = policy_iteration.Config(gamma=gamma, evaluation=evaluation)  # type: ignore[arg-type]
-        *_, V = policy_iteration.evaluate(
-            torch.ones(8).double(), policy, env.P, r, env.ends, config
-        )
+        *_, V = policy_iteration.evaluate(torch.ones(8).double(), policy, env, config)
         np.testing.assert_allclose(V, expected, rtol=0, atol=1e-8)
 
 

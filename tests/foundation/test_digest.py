@@ -624,8 +624,9 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("pd.DataFrame(self._rows)", "pd.DataFrame(self._rows[1:])", LANGUAGE),
     ],
     "manyseeds/runs/parallel.py": [("dist.all_reduce(flat)", "pass", LANGUAGE)],
+    "manyseeds/portable.py": [("initial=1.0", "initial=base", {"td"})],
     "manyseeds/runs/planning.py": [
-        ("(result @ env.start).item()", "result.max().item()", {"vi", "pi"})
+        ("math.fsum(result * env.start)", "result.max().item()", {"vi", "pi"})
     ],
     "manyseeds/runs/prediction.py": [
         ("torch.full((X, A), 1 / A,", "torch.full((X, A), 2 / A,", {"td"}),

@@ -249,7 +249,9 @@ def test_all_objects_that_an_update_works_on_count(
     assert re.fullmatch(f"note: .*{said}.* changed: PyTorch.*\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("other", [{"config": OtherConfig()}, {"batch": OtherBatch(*6 * [torch.ones(1, 8)])}])
+@pytest.mark.parametrize(
+    "other", [{"config": OtherConfig()}, {"batch": OtherBatch(*6 * [torch.ones(1, 8)])}]
+)
 def test_data_of_other_classes_counts(agent: ppo.ActorCritic, other: dict[str, Any]) -> None:
     assert UPDATE.allows(*given_to_update(agent))
     assert not UPDATE.allows(*given_to_update(agent, **other))

@@ -122,7 +122,7 @@ def test_an_episode_is_an_evaluations(algo: str, settings: dict[str, Any]) -> No
 def test_binned_observations() -> None:
     policy, config = trained("q_learning", env="CartPole-v1", total_timesteps=2000)
     obs = np.random.default_rng(0).normal(0, 0.5, (50, 4)).astype(np.float32)
-    states = config.make_env().observation(torch.from_numpy(obs)).expand(2, -1)
+    states = config.make_env().observe(torch.from_numpy(obs)).expand(2, -1)
     expected = policy.act(states)[1].tolist()
     assert policy.predict(obs, seed=7).tolist() == expected
     assert len(set(expected)) == 2

@@ -135,11 +135,10 @@ def undiscounted(name: str, world: World) -> list[Sweep]:
     it, and is solved exactly after 1,000 sweeps.
     """
     env, sweeps = environment(world), []
-    r = value_iteration.expected_reward(env.P, env.R)
-    V = torch.zeros_like(r[0])
+    V = torch.zeros_like(env.start)
 
     def record(iteration: int) -> tuple[Tensor, float, float]:
-        q = value_iteration.action_values(V, env.P, r, env.ends, 1.0)
+        q = value_iteration.action_values(V, env, 1.0)
         residual = (q.amax(0) - V).abs().max().item()
         actions = value_iteration.greedy(q).tolist()
         sweeps.append(Sweep(iteration, residual, V.tolist(), actions))
@@ -151,12 +150,10 @@ def undiscounted(name: str, world: World) -> list[Sweep]:
             if residual <= accuracy:
                 return sweeps
             V = q.amax(0)
-    policy = torch.full_like(r.T, 0.25)
+    policy = torch.full((len(V), 4), 0.25, dtype=V.dtype)
     for iteration in count(1):
         ways = [SimpleNamespace(gamma=1.0, tolerance=0, evaluation=x) for x in ("sweeps", "exact")]
-        by_sweeps, exact = (
-            policy_iteration.evaluate(V, policy, env.P, r, env.ends, config) for config in ways
-        )
+        by_sweeps, exact = (policy_iteration.evaluate(V, policy, env, config) for config in ways)
         for values in chain(islice(by_sweeps, 1000), exact):
             change, V = (values - V).abs().max().item(), values
             q, residual, accuracy = record(iteration)
@@ -370,8 +367,7 @@ def optimum(world: World) -> tuple[np.ndarray, np.ndarray]:
         values = np.array(undiscounted("value", world)[-1].values)
     else:
         values, _ = solved("value", env, gamma=gamma)
-    r = value_iteration.expected_reward(env.P, env.R)
-    q = value_iteration.action_values(torch.from_numpy(values), env.P, r, env.ends, gamma)
+    q = value_iteration.action_values(torch.from_numpy(values), env, gamma)
     best = (q >= q.amax(0) - 1e-12) & ~env.ends
     return values, best.T.numpy()
 

@@ -1,0 +1,344 @@
+"""Checks that a seed is trained to the same bits by every build, in any batch, on any threads.
+
+    python benchmarks/portable_bits.py
+    python benchmarks/portable_bits.py --only ppo --timesteps 100000
+    python benchmarks/portable_bits.py --record       # as what every other machine must find
+
+Every algorithm is trained briefly: seed 0 alone, with 1, 6 and 31 others, on two threads, and
+interrupted in the middle and resumed. That is done with every build of the C code that this machine
+can have: by gcc, clang and zig cc (`make compilers`), for the instructions of this CPU and for
+AVX2. The SHA-256 of each seed's weights, curve and metrics must be those in portable_bits.json
+beside this file, or, for a number of timesteps that is not in it, those of the first build.
+
+The exit status is 1 where one differs; the table names the first.
+"""
+
+from __future__ import annotations
+
+from manyseeds.command import Interrupted, failing_in_one_line
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from manyseeds import kernels
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.measurements.measure import measured, measuring, run_pinned
+from manyseeds.cli import ControlConfig, PositiveInt, parse
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.process import set_up_process
+from manyseeds.progress import print_table
+from manyseeds.record import read_json
+from manyseeds.runs.control import Run
+from manyseeds.runs.planning import PlanningConfig, PlanningRun
+from manyseeds.runs.prediction import PredictionRun
+from manyseeds.writing import write_json
+
+DOOR = ROOT / "benchmarks" / "portable_bits.py"
+ZIG = ROOT / ".venv-zig" / "bin" / "python"
+EXPECTED = Path(__file__).with_suffix(".json")
+TIMESTEPS = 2048
+
+# What is trained: an algorithm and an environment, and what differs from the preset.
+FEW_UPDATES = {"learning_starts": 500, "gradient_steps": 16, "hidden": (64, 64)}
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "ppo CartPole-v1": {},
+    "ppo Pendulum-v1": {"num_steps": 128},
+    "ppo MountainCar-v0": {},  # observations and rewards are normalised
+    "ppo MountainCarContinuous-v0": {"num_steps": 128, "target_kl": 0.01},
+    "ppo Acrobot-v1": {"num_steps": 64},
+    "a2c CartPole-v1": {},
+    "a2c Pendulum-v1": {**NORMALIZED, "optimizer": "adam"},
+    "dqn CartPole-v1": FEW_UPDATES,
+    "dqn MountainCar-v0": {**FEW_UPDATES, "tau": 0.5},
+    "trpo CartPole-v1": {},
+    "trpo Pendulum-v1": {**NORMALIZED, "num_steps": 256},
+    "reinforce CartPole-v1": {"weight": "baseline", "critic_updates": 3},
+    "reinforce Pendulum-v1": {"episodes": 4},
+    "grpo CartPole-v1": {},
+    "grpo Pendulum-v1": {"groups": 1, "group_size": 4, "epochs": 2},
+    "q_learning FrozenLake-v1": {},
+    "q_learning CartPole-v1": {},
+    "sarsa Taxi-v4": {},
+    "td_prediction RandomWalk-v0": {},
+    "monte_carlo Gridworld-v0": {},
+    "value_iteration FrozenLake-v1": {},
+    "policy_iteration Taxi-v4": {},
+}
+
+
+class Way(NamedTuple):
+    """How a training is run."""
+
+    seeds: int
+    threads: int = 1
+    resumed: bool = False  # from a checkpoint in the middle
+
+
+WAYS = {
+    "alone": Way(1),
+    "2 seeds": Way(2),
+    "7 seeds": Way(7),
+    "32 seeds": Way(32),
+    "2 threads": Way(7, threads=2),
+    "resumed": Way(2, resumed=True),
+}
+RECORDED = "2 seeds"  # the way whose digests are stored
+
+Digests = dict[str, list[str]]  # of "weights", "curve" and "metrics": the SHA-256 of each seed's
+
+
+# ---- One training ----------------------------------------------------------------------------
+
+
+def train(training: str, timesteps: int, way: Way) -> Digests:
+    """The digests of a training."""
+    set_up_process(way.threads)
+    algo, _, env = training.partition(" ")
+    module = catalog.module("algos", algo)
+    preset = module.PRESETS[env].settings if env in module.PRESETS else {}
+    settings = {**preset, **TRAININGS[training], "env": env, "quiet": True}
+    if issubclass(module.Config, PlanningConfig):
+        plan = PlanningRun(module.Config(**settings))
+        values = module.solve(plan.config, plan)
+        rows = [[dataclasses.astuple(sweep) for sweep in plan.sweeps]]
+        return {"weights": sha256_of_weights({"V": values[None]}), "curve": sha256_of(rows)}
+    if issubclass(module.Config, ControlConfig):
+        settings |= {"total_timesteps": timesteps, "eval_budget": 0.1}
+    run_class = Run if issubclass(module.Config, ControlConfig) else PredictionRun
+    with tempfile.TemporaryDirectory() as folder:
+        interval = 1e9 if way.resumed else 0  # seconds
+        config = module.Config(**settings, threads=way.threads, checkpoint_interval=interval)
+        seeds, part = range(way.seeds), Path(folder) / "part"
+
+        def prepared() -> Any:
+            run = run_class(config, seeds, part if way.resumed else None, algo)
+            if way.resumed:
+                run.open([module.train])
+            return run
+
+        if way.resumed:
+            train_half(module, prepared())
+        run = prepared()
+        result = module.train(config, run)
+        if way.resumed and not run.checkpoint.at:
+            raise UsageError(f"{training}: did not go on from its checkpoint")
+        run.heed()
+        run.close()
+    if isinstance(run, PredictionRun):
+        found = run.predictions()
+        curve = [*zip(found.timesteps.tolist(), found.values.tolist(), strict=True)]
+        return {"weights": sha256_of_weights({"v": result}), "curve": sha256_of(curve)}
+    run.pause()
+    run.evaluate_finally(result)
+    return {
+        "weights": sha256_of_weights(result.state_dict()),
+        "curve": sha256_of(rows_by_seed(run.curve(), seeds)),
+        "metrics": sha256_of(rows_by_seed(run.metrics(), seeds)),
+    }
+
+
+def train_half(module: Any, run: Any) -> None:
+    """Train until the middle, and leave a checkpoint there."""
+    save = run.save_if_due
+
+    def save_or_end(position: Any, *others: Any) -> None:
+        if float(position if isinstance(position, int) else position.min()) >= run.total / 2:
+            run._ask(signal.SIGTERM, None)  # as if it had reached this process
+        save(position, *others)
+
+    run.save_if_due = save_or_end
+    try:
+        module.train(run.config, run)
+    except Interrupted:
+        run.close()
+
+
+def weights_sha256(tensors, seeds):  # TODO: of checkpoint
+    import numpy as np
+    digests = [hashlib.sha256() for _ in seeds]
+    for name, tensor in sorted(tensors.items()):
+        values = tensor.detach().cpu().numpy()
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
+        values = values.astype(values.dtype.newbyteorder("<"))
+        about = f"{name} {tensor.dtype} {list(values.shape[1:])}\n".encode()
+        for digest, own in zip(digests, values, strict=True):
+            digest.update(about + own.tobytes())
+    return {str(seed): x.hexdigest() for seed, x in zip(seeds, digests, strict=True)}
+
+
+def sha256_of_weights(tensors: Mapping[str, Any]) -> list[str]:
+    S = len(next(iter(tensors.values())))
+    return list(weights_sha256(tensors, range(S)).values())
+
+
+def rows_by_seed(frame: Any, seeds: Sequence[int]) -> list[Any]:
+    """The rows of each seed, seconds left out."""
+    frame = frame.drop(columns=["learn_s"], errors="ignore")
+    return [frame[frame["seed"] == seed].to_dict("list") for seed in seeds]
+
+
+def sha256_of(rows: Sequence[Any]) -> list[str]:
+    """Of what JSON can hold, for each seed; a float has all its digits there."""
+    return [hashlib.sha256(json.dumps(own).encode()).hexdigest() for own in rows]
+
+
+# ---- Builds ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Build:
+    """How a process that trains is started, and what its C code is compiled with."""
+
+    name: str
+    environment: Mapping[str, str]
+    launcher: Sequence[str] = (sys.executable,)
+
+    def train(
+        self, timesteps: int, ways: Sequence[str], trainings: Sequence[str]
+    ) -> dict[str, dict[str, Digests]]:
+        """The digests of trainings, by training and way. Raises UsageError."""
+        words = (str(timesteps), json.dumps(ways), json.dumps(trainings))
+        command = [*self.launcher, *measuring(DOOR, *words)[1:]]
+        done: Any = run_pinned(command, None, **self.environment)
+        print(f"{self.name}: {done['instructions']}, {done['wall_s']:.0f} s", flush=True)
+        found: dict[str, dict[str, Digests]] = done["found"]
+        return found
+
+
+def builds() -> list[Build]:
+    """Those that this machine can have."""
+    compilers = {name: name for name in ("gcc", "clang") if shutil.which(name)}
+    if ZIG.exists():
+        compilers["zig cc"] = f"{shlex.quote(str(ZIG))} -m ziglang cc"
+    cpus = {"": ""}
+    if platform.machine() == "x86_64":
+        cpus["AVX2"] = "-march=haswell"
+    return [
+        Build(f"{name} {cpu}".strip(), {"CC": f"{compiler} {flag}"})
+        for cpu, flag in cpus.items()
+        for name, compiler in compilers.items()
+    ]
+
+
+def emulated(folder: Path) -> Build:
+    """A Python and a torch of arm64 that qemu runs; the C code is cross-compiled."""
+    root = folder / "root"
+    environment = {
+        "CC": "aarch64-linux-gnu-gcc -mcpu=generic",
+        "PYTHONPATH": f"{ROOT}:{folder / 'site'}",
+        "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
+    }
+    qemu = ("qemu-aarch64-static", "-L", str(root), str(root / "usr" / "bin" / "python3.11"))
+    return Build("arm64, emulated", environment, qemu)
+
+
+def measure(timesteps: str, ways: str, trainings: str) -> dict[str, Any]:
+    """What a process that trains prints. ways, trainings: JSON."""
+    build = kernels.computing()
+    if isinstance(build, str):
+        raise UsageError(f"CC={os.environ.get('CC')}: the C code cannot be built")
+    found = {
+        training: {way: train(training, int(timesteps), WAYS[way]) for way in json.loads(ways)}
+        for training in json.loads(trainings)
+    }
+    return {"instructions": build["instructions"], "found": found}
+
+
+# ---- The check -------------------------------------------------------------------------------
+
+
+def first_difference(found: Mapping[str, Digests], expected: Digests) -> str:
+    """What differs first, '' if nothing does. found: by way."""
+    for way, digests in found.items():
+        for part, own in digests.items():
+            for seed, pair in enumerate(zip(own, expected[part], strict=False)):
+                if len(set(pair)) > 1:
+                    return f"{part} of seed {seed}, {way}"
+    return ""
+
+
+def stored(timesteps: int) -> dict[str, Digests]:
+    """What is stored for a number of timesteps, {} where nothing is."""
+    found: dict[str, Digests] = read_json(EXPECTED).get(str(timesteps), {})
+    return found
+
+
+def extended(recorded: Digests, more: Digests) -> Digests:
+    """The digests of the first seeds as they are recorded, those of others from `more`."""
+    return {
+        part: [*recorded.get(part, ()), *own[len(recorded.get(part, ())) :]]
+        for part, own in more.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The same bits by every build."""
+
+    only: tuple[str, ...] = ()
+    """Run only the trainings whose names contain one of these words (default: all)."""
+    timesteps: PositiveInt = TIMESTEPS
+    """Environment steps per seed of each training."""
+    record: bool = False
+    """Store the digests as the expected ones, if all builds agree."""
+    emulated: str = ""
+    """Folder with an arm64 Python that runs under qemu, see `make check-arm64`. Trains there alone,
+    with 2 seeds, and compares with the stored digests."""
+
+
+@failing_in_one_line()
+def main(args: Sequence[str] | None = None) -> None:
+    """Train with every build, print the table."""
+    if measured(sys.argv[1:] if args is None else args, measure=measure):
+        return
+    given = parse(Config, {}, __doc__, args)
+    only = given.only or ("",)
+    trainings = [name for name in TRAININGS if any(word.lower() in name.lower() for word in only)]
+    if not trainings:
+        raise UsageError(f"--only {' '.join(only)}: no training has any of it in its name")
+    recorded = {} if given.record else stored(given.timesteps)
+    if given.emulated:
+        if missing := set(trainings) - set(recorded):
+            raise UsageError(f"--timesteps {given.timesteps}: not stored for {min(missing)}")
+        chosen, ways = [emulated(Path(given.emulated).resolve())], [RECORDED]
+    else:
+        chosen, ways = builds(), list(WAYS)
+    if not chosen:
+        raise UsageError("no C compiler (gcc, clang; or make compilers)")
+    found = [build.train(given.timesteps, ways, trainings) for build in chosen]
+    rows, differ = [], False
+    for training in trainings:
+        widest = found[0][training][max(ways, key=lambda way: WAYS[way].seeds)]
+        expected = extended(recorded.get(training, {}), widest)
+        said = [first_difference(own[training], expected) for own in found]
+        differ |= any(said)
+        rows.append((training, expected["weights"][0][:12], *(x or "equal" for x in said)))
+    header = ("training", "seed 0's weights", *(build.name for build in chosen))
+    print_table(f"Bits after {given.timesteps:,} timesteps", header, rows)
+    if differ:
+        sys.exit(1)
+    if given.record:
+        fresh = {training: found[0][training][RECORDED] for training in trainings}
+        everything = read_json(EXPECTED)
+        everything[str(given.timesteps)] = {**stored(given.timesteps), **fresh}
+        write_json(EXPECTED, everything)
+        print(f"written: {EXPECTED}")
+
+
+if __name__ == "__main__":
+    main()
