@@ -596,7 +596,7 @@ CONTROL = OURS | SB3
 CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/layers.py": [("total = self.count + n", "total = n", {"ppo"})],
     "manyseeds/kernels/mlp.c": [
-        ("plus_product(all(1), -y, y)", "all(1)", CONTROL)
+        ("plus_product(all(1), -y, y)", "all(1)", CONTROL | {"td", "vi", "pi"})
     ],  # evaluations, too
     "manyseeds/kernels/statistics.c": [("(double)(n - 1);", "(double)n;", {"ppo"})],
     "algos/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
