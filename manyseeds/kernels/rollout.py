@@ -20,8 +20,9 @@ from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
-ROLLOUT, ONE_STEP, EPISODES = (
-    kernels.kernel(SOURCE, name) for name in ("rollout", "one_step", "episodes")
+ROLLOUT, ONE_STEP, EPISODES, PLAY, MEANS_OF_PLAYED = (
+    kernels.kernel(SOURCE, name)
+    for name in ("rollout", "one_step", "episodes", "play", "means_of_played")
 )
 
 
@@ -56,6 +57,15 @@ class Rollout(NamedTuple):
     def done(self) -> Tensor:
         """Where episodes end."""
         return self.terminated | self.truncated
+
+
+class Episodes(NamedTuple):
+    """N episodes per seed, from their starts to their ends; `[S, L, N, ...]`, 0 after the end."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    alive: Tensor  # bool: this step was taken
 
 
 def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) -> ctypes.Structure:
@@ -199,3 +209,47 @@ def episodes(
         returns=returns,
         lengths=lengths,
     )
+
+
+def play(
+    environment: int,
+    spec: Any,
+    acting: PolicyKernel,
+    physics: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> Episodes:
+    """Play episodes from states `[S, N, P]` to their ends, each seed for as long as it takes.
+
+    action_noise, env_noise: `[S, L, N, ...]`, for as many steps as there can be.
+    """
+    S, L, N = action_noise.shape[:3]
+    D, O = len(spec.action_low), spec.obs_size
+    new, steps_of = physics.new_zeros, (S, L, N)
+    actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
+    played = Episodes(new(*steps_of, O), actions, new(steps_of), new(steps_of, dtype=torch.bool))
+    PLAY(
+        S=S,
+        L=L,
+        N=N,
+        O=O,
+        P=physics.shape[2],
+        columns=action_noise.shape[3],
+        noise=env_noise.shape[3],
+        time_limit=spec.time_limit,
+        players=players(environment, spec, acting, physics),
+        action_noise=action_noise,
+        env_noise=env_noise,
+        physics=physics.clone(memory_format=torch.contiguous_format),
+        **played._asdict(),
+    )
+    return played
+
+
+def means_of(played: Episodes) -> dict[str, Tensor]:
+    """What `means_of` of envs/rollout.py says."""
+    S, L, N = played.rewards.shape
+    means = played.rewards.new_empty(2, S)
+    steps = {"rewards": played.rewards, "alive": played.alive}
+    MEANS_OF_PLAYED(S=S, L=L, N=N, means=means, **steps)
+    return dict(zip(("train_return", "train_length"), means.unbind(), strict=True))

@@ -97,7 +97,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("backpropagate", *BACKWARD, NO_ZERO),
         ("explained_variance", *VARIANCE),
         ("approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
-        ("estimate", "agent.value(rollout.next_obs", "agent.value(-rollout.next_obs"),
+        ("estimate", "return logprobs, values, gae(", "return logprobs, values, 2 * gae(", NO_ZERO),
         ("prepare", "returns = advantages + values", "returns = advantages"),
         ("update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
         ("ActorCritic.policy", *POLICY),
