@@ -116,8 +116,9 @@ def rollout(
     physics, elapsed = copies(physics, elapsed)
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
-    ends = new(2, *steps_of, dtype=torch.bool).unbind()
-    steps = Rollout(new(*steps_of, size), actions, new(steps_of), *ends, new(*steps_of, size))
+    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
+    obs, next_obs = new(2, *steps_of, size).unbind()
+    steps = Rollout(obs, actions, new(steps_of), terminated, truncated, next_obs)
     last = new(S, N, size)
     ROLLOUT(
         S=S,
