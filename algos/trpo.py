@@ -52,6 +52,13 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import envs, kernels
+from manyseeds.algos.kernels import (
+    gae_estimate,
+    takes,
+    trpo_fit_critic,
+    trpo_policy_step,
+    trpo_update,
+)
 from manyseeds.capture import captured
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -336,23 +343,32 @@ class Batch(NamedTuple):
     returns: Tensor
 
 
+@in_c(gae_estimate, takes)
+def estimate(
+    agent: ActorCritic, rollout: envs.Rollout, rewards: Tensor, config: Config
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, values and advantages, [S, B] each, of a rollout's samples."""
+    logprobs, _, values = agent.evaluate(rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2))
+    next_values = agent.value(rollout.next_obs.flatten(1, 2))
+    ends = (rollout.terminated, rollout.truncated)
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    return logprobs, values, gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
+
+
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """The samples of a rollout with their advantages, returns and what else the loss needs."""
     rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
-    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
-    logprobs, _, values = agent.evaluate(obs, actions)
-    next_values = agent.value(rollout.next_obs.flatten(1, 2))
-    ends = (rollout.terminated, rollout.truncated)
-    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    logprobs, values, advantages = estimate(agent, rollout, rewards, config)
     # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
-    advantages = gae(*steps, config.gamma, config.gae_lambda)
-    advantages = advantages.flatten(1, 2)
-    return Batch(obs, actions, logprobs, values, advantages, advantages + values)
+    returns = advantages + values
+    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
+    return Batch(obs, actions, logprobs, values, advantages, returns)
 
 
+@in_c(trpo_policy_step, takes)
 def policy_step(
     agent: ActorCritic, theta: Tensor, batch: Batch, config: Config
 ) -> dict[str, Tensor]:
@@ -409,6 +425,7 @@ def backpropagate(agent: ActorCritic, obs: Tensor, returns: Tensor) -> Tensor:
     return loss.detach()
 
 
+@in_c(trpo_fit_critic, takes)
 def fit_critic(
     agent: ActorCritic, optimizer: SeedAdam, batch: Batch, shuffle: Tensor, config: Config
 ) -> Tensor:
@@ -424,6 +441,7 @@ def fit_critic(
     return loss
 
 
+@in_c(trpo_update, takes)
 def update(
     agent: ActorCritic,
     theta: Tensor,

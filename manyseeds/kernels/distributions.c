@@ -95,6 +95,59 @@ void gaussian_backward(long R, int D, const float *means, const float *actions,
   }
 }
 
+void log_softmax(long R, int A, const float *logits, float *logps, float *totals) {
+  for (long r = 0; r < R; r++) {
+    const float *x = logits + r * A;
+    float most = x[0];
+    for (int a = 1; a < A; a++) most = x[a] > most ? x[a] : most;
+    for (int a = 0; a < A; a++) logps[r * A + a] = x[a] - most;
+  }
+  exp_of_all(R * A, logps, totals);
+  for (long r = 0; r < R; r++) {
+    float total = 0;
+    for (int a = 0; a < A; a++) total += totals[r * A + a];
+    totals[r] = total;  // in the place of a number that was read
+  }
+  log_of_all(R, totals, totals);
+  for (long r = 0; r < R; r++)
+    for (int a = 0; a < A; a++) logps[r * A + a] -= totals[r];
+}
+
+float categorical_kl(long R, int A, const float *probabilities, const float *old_logps,
+                     const float *new_logps) {
+  double total = 0;
+  for (long i = 0; i < R * A; i++) total += probabilities[i] * (old_logps[i] - new_logps[i]);
+  return (float)(total / (double)R);
+}
+
+float gaussian_kl(long R, int D, const float *old_means, const float *old_log_std,
+                  const float *new_means, const float *new_log_std) {
+  double total = 0;
+  for (int d = 0; d < D; d++) {
+    const float inverse = exp_of_one(-new_log_std[d]);
+    const float ratio = exp_of_one(2 * (old_log_std[d] - new_log_std[d]));  // of the variances
+    for (long r = 0; r < R; r++) {
+      const float z = (old_means[r * D + d] - new_means[r * D + d]) * inverse;
+      total += 0.5f * (ratio - 1 + z * z) + new_log_std[d] - old_log_std[d];
+    }
+  }
+  return (float)(total / (double)R);
+}
+
+void categorical_hessian(long R, int A, const float *probabilities, float *vectors) {
+  for (long r = 0; r < R; r++) {
+    const float *p = probabilities + r * A;
+    float *v = vectors + r * A, mean = 0;
+    for (int a = 0; a < A; a++) mean += p[a] * v[a];
+    for (int a = 0; a < A; a++) v[a] = p[a] * (v[a] - mean) / (float)R;
+  }
+}
+
+void gaussian_hessian(long R, int D, const float *inverse, float *vectors) {
+  for (long r = 0; r < R; r++)
+    for (int d = 0; d < D; d++) vectors[r * D + d] *= inverse[d] * inverse[d] / (float)R;
+}
+
 // For Python: as `Categorical.logprob_and_entropy` of distributions.py, and backwards.
 // Returns 0, or 2 for an action that is none.
 int categorical(long R, int A, const float *logits, const int64_t *actions, float *logprobs,

@@ -24,6 +24,21 @@ void gaussian_backward(long R, int D, const float *means, const float *actions,
                        const float *inverse, const float *of_logprobs, const float *of_entropies,
                        float *of_means, float *of_log_std);
 
+// Log-probabilities [R, A] of all actions. totals: [R, A] floats of scratch.
+void log_softmax(long R, int A, const float *logits, float *logps, float *totals);
+
+// Mean KL(old || new) of R pairs: by the old probabilities and both log-probabilities [R, A], or by
+// means [R, D] and log_std [D].
+float categorical_kl(long R, int A, const float *probabilities, const float *old_logps,
+                     const float *new_logps);
+float gaussian_kl(long R, int D, const float *old_means, const float *old_log_std,
+                  const float *new_means, const float *new_log_std);
+
+// The Hessian of that KL where both are one policy, times vectors in the place of logits [R, A] or
+// means [R, D], in place. By log_std it is 2.
+void categorical_hessian(long R, int A, const float *probabilities, float *vectors);
+void gaussian_hessian(long R, int D, const float *inverse, float *vectors);
+
 // Whether all of R actions are from 0 to A - 1.
 static inline int are_actions(long R, int A, const int64_t *actions) {
   for (long r = 0; r < R; r++)

@@ -226,8 +226,8 @@ typedef struct {
   int B;
   const float *x;
   float *hidden;
-  const float *const *gy, *const *tangents;
-  float *const *gradients, *const *y;
+  const float *const *gy;
+  float *const *tangents, *const *gradients, *const *y;
 } call;
 
 // Where the samples, hidden layers and outputs of network n begin.
@@ -323,15 +323,20 @@ void network_backward(const networks *m, int s, int k, int B, const float *x, co
   }
 }
 
+// What belongs to network n of tensors that are contiguous [S, K, ...], one for each parameter.
+static void of_network(const networks *m, long n, float *const *all, float **own) {
+  for (int l = 0; l < m->layers; l++) {
+    const long I = m->sizes[l], O = m->sizes[l + 1];
+    own[2 * l] = all[2 * l] + n * I * O;
+    own[2 * l + 1] = all[2 * l + 1] + n * O;
+  }
+}
+
 static void backward_one(const void *given, int n, float *scratch) {
   const call *c = given;
   OF_NETWORK(c, n);
   float *gradients[2 * m->layers];
-  for (int l = 0; l < m->layers; l++) {
-    const long I = m->sizes[l], O = m->sizes[l + 1];
-    gradients[2 * l] = c->gradients[2 * l] + n * I * O;
-    gradients[2 * l + 1] = c->gradients[2 * l + 1] + n * O;
-  }
+  of_network(m, n, c->gradients, gradients);
   network_backward(m, s, k, B, x, hidden, c->gy[k] + outputs, gradients, scratch);
 }
 
@@ -345,30 +350,22 @@ int mlp_backward(const networks *m, int B, const float *x, float *hidden, const 
   return for_each(m->seeds * m->networks, m->threads, backward_scratch(m), backward_one, &given);
 }
 
-INLINE long tangent_scratch(const networks *m) {
-  const int last = m->layers - 1, C = m->sizes[last + 1];
-  return 2 * BLOCK * widest_of(m) + 2L * m->sizes[last] * C + (BLOCK + 1L) * C;
-}
-
-// What changes at the outputs y [B, columns[k]] of network k of seed s when its parameters change by
-// tangents, laid out as gradients of mlp_backward: their derivative. scratch: tangent_scratch floats.
-static void network_tangent(const networks *m, int s, int k, int B, const float *x,
-                            const float *hidden, const float *const *tangents, float *scratch,
-                            float *y) {
+void network_tangent(const networks *m, int s, int k, int B, const float *x, const float *hidden,
+                     float *const *tangents, float *y, float *scratch) {
   const int L = m->layers, *sizes = m->sizes;
   const int I = sizes[L - 1], C = m->columns[k];
-  const long widest = widest_of(m), n = (long)s * m->networks + k;
+  const long widest = widest_of(m);
   float *head = scratch + 2 * BLOCK * widest, *of_head = head + (long)I * C;
   float *more = of_head + (long)I * C, *nothing = more + BLOCK * C;
   turn(I, C, parameter(m, 2 * L - 2, s, k), sizes[L], head);
-  turn(I, C, tangents[2 * L - 2] + n * I * sizes[L], sizes[L], of_head);
+  turn(I, C, tangents[2 * L - 2], sizes[L], of_head);
   memset(nothing, 0, sizeof(float) * C);
   for (int b = 0; b < B; b += BLOCK) {
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *in = x + (long)b * sizes[0], *kept = hidden, *change = 0;  // change: of in
     for (int l = 0; l < L - 1; l++) {
       const int from = sizes[l], to = sizes[l + 1];
-      const float *dw = tangents[2 * l] + n * from * to, *db = tangents[2 * l + 1] + n * to;
+      const float *dw = tangents[2 * l], *db = tangents[2 * l + 1];
       const float *w = parameter(m, 2 * l, s, k);
       float *out = scratch + (l % 2 ? BLOCK * widest : 0);
       product(&(matrices){rows, to, from, in, from, 1, dw, to, db, out, to, 0});
@@ -379,7 +376,7 @@ static void network_tangent(const networks *m, int s, int k, int B, const float 
       change = out;
     }
     float *out = y + (long)b * C;
-    dots(rows, C, I, in, of_head, tangents[2 * L - 1] + n * sizes[L], out);
+    dots(rows, C, I, in, of_head, tangents[2 * L - 1], out);
     if (!change) continue;
     dots(rows, C, I, change, head, nothing, more);
     for (int i = 0; i < rows * C; i++) out[i] += more[i];
@@ -389,14 +386,16 @@ static void network_tangent(const networks *m, int s, int k, int B, const float 
 static void tangent_one(const void *given, int n, float *scratch) {
   const call *c = given;
   OF_NETWORK(c, n);
-  network_tangent(m, s, k, B, x, hidden, c->tangents, scratch, c->y[k] + outputs);
+  float *tangents[2 * m->layers];
+  of_network(m, n, c->tangents, tangents);
+  network_tangent(m, s, k, B, x, hidden, tangents, c->y[k] + outputs, scratch);
 }
 
 // The derivatives y[k] [S, B, columns[k]] of all outputs along tangents, one for each parameter,
 // contiguous [S, K, ...]. x, hidden: as mlp_forward had and left them. Returns 0, or 1 without
 // memory.
 int mlp_tangent(const networks *m, int B, const float *x, float *hidden,
-                const float *const *tangents, float *const *y) {
+                float *const *tangents, float *const *y) {
   const call given = {m, B, x, hidden, 0, tangents, 0, y};
   return for_each(m->seeds * m->networks, m->threads, tangent_scratch(m), tangent_one, &given);
 }

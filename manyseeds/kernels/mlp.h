@@ -65,6 +65,17 @@ INLINE long backward_scratch(const networks *m) {
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                       const float *gy, float *const *gradients, float *scratch);
 
+// Floats of scratch that network_tangent needs.
+INLINE long tangent_scratch(const networks *m) {
+  const int last = m->layers - 1, C = m->sizes[last + 1];
+  return 2 * BLOCK * widest_of(m) + 2L * m->sizes[last] * C + (BLOCK + 1L) * C;
+}
+
+// What changes at the outputs y [B, columns[k]] of network k of seed s when its parameters change by
+// tangents: their derivative. x, hidden, tangents: as x, hidden and gradients of network_backward.
+void network_tangent(const networks *m, int s, int k, int B, const float *x, const float *hidden,
+                     float *const *tangents, float *y, float *scratch);
+
 // Where the gradients of network k go in those of a seed.
 INLINE void gradients_in(const networks *m, int k, float *of_seed, float **to) {
   for (int i = 0; i < 2 * m->layers; i++) to[i] = of_seed + m->places[i] + k * m->size;

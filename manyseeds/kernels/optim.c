@@ -11,16 +11,7 @@ static const float TINY = 1e-30f;
 
 INLINE vec without_tiny(vec x) { return choose(size_of(x) < all(TINY), all(0), x); }
 
-float norm_of(long P, const float *gradients) {
-  vec squares[PARTS] = {0};
-  for (long i = 0; i < P; i += LANES)
-#pragma GCC unroll 4
-    for (int p = 0; p < PARTS; p++) {
-      vec x = load(gradients + i + p * WIDTH);
-      squares[p] = plus_product(squares[p], x, x);
-    }
-  return sqrtf(sum_of(squares));
-}
+float norm_of(long P, const float *gradients) { return sqrtf(dot_of(P, gradients, gradients)); }
 
 // Kingma and Ba (2015), both bias corrections moved into the step size.
 static void adam(const optimizer *o, int s, const float *gradients, float scale) {

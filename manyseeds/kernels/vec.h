@@ -176,6 +176,16 @@ INLINE float sum_of(const vec *lanes) {
   return sums[0];
 }
 
+// The dot product of x and y [n], n a multiple of LANES.
+INLINE float dot_of(long n, const float *x, const float *y) {
+  vec sums[PARTS] = {0};
+  for (long i = 0; i < n; i += LANES)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++)
+      sums[p] = plus_product(sums[p], load(x + i + p * WIDTH), load(y + i + p * WIDTH));
+  return sum_of(sums);
+}
+
 #if defined(__AVX512F__)
 #define INSTRUCTIONS "AVX-512"
 #elif defined(__AVX2__)

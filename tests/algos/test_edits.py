@@ -132,6 +132,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "dqn": [
         ("epsilon_at", "initial + progress", "initial - progress"),
+        ("epsilons", "steps.double()", "(200 + steps).double()"),
         ("td_target", " * ~terminated", ""),
         ("td_loss", "return errors.square().mean(-1)", "return errors.abs().mean(-1)"),
         ("td_loss", "0.5 * errors.square()", "errors.square()", {"loss": "huber"}),
@@ -217,7 +218,9 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
 ALGORITHMS = [Edit(algo, *edit) for algo, edits in EDITS.items() for edit in edits]
 LAYERS, SAMPLES = "manyseeds/layers.py", "manyseeds/samples.py"
 FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
+OPTIM = "manyseeds/optim.py"
 SHARED = [
+    Edit("ppo", "SeedAdam.step", "self.grads.square(), weight2", "self.grads, weight2", {}, OPTIM),
     *(
         Edit(algo, "SeedPolicy.act", "policy.sample(noise)", "policy.sample(-noise)", {}, LAYERS)
         for algo in ("ppo", "a2c", "trpo", "grpo", "reinforce")
