@@ -90,12 +90,51 @@ $(PY) -m mypy
 cd build/package && $(CURDIR)/$(VENV)/bin/lint-imports --config $(CURDIR)/pyproject.toml
 endef
 
+# What portable_bits.py compiles with besides gcc. zig cc has an environment of its own.
+compilers: .venv-zig/.installed ## clang (Debian) and zig cc, for benchmarks/portable_bits.py
+	@command -v clang > /dev/null || { command -v apt-get > /dev/null || { echo \
+	"make: there is no apt-get here; install clang by hand" >&2; exit 1; }; \
+	apt-get update && apt-get install -y --no-install-recommends clang libomp-dev; }
+
+.venv-zig/.installed:
+	$(PYTHON) -m venv .venv-zig
+	.venv-zig/bin/python -m pip install --quiet ziglang
+	@touch $@
+
 # Needs Debian's gcc-aarch64-linux-gnu and qemu-user-static.
-check-arm64: ## the kernels in C, cross-compiled and run on an emulated arm64
-	mkdir -p build
-	aarch64-linux-gnu-gcc -std=gnu11 -O3 -ffp-contract=fast -fno-math-errno -static -Wall -Wextra -Wno-unknown-pragmas \
+check-arm64: install build/arm64/.installed ## kernels and short trainings on an emulated arm64
+	aarch64-linux-gnu-gcc -std=gnu11 -O3 -ffp-contract=off -fno-math-errno -static -Wall -Wextra -Wno-unknown-pragmas \
 	  -Imanyseeds/kernels tests/kernels/check.c manyseeds/kernels/*.c -lm -o build/check-arm64
 	qemu-aarch64-static build/check-arm64
+	$(PY) benchmarks/portable_bits.py --emulated build/arm64
+
+# A Python and a torch of arm64, unpacked, not installed: apt-get works on lists of its own.
+# torch 2.10 is the last one whose arm64 wheels need no CUDA libraries.
+ARM64 := build/arm64
+ARM64_APT := apt-get -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Debug::NoLocking=1 \
+  -o Dir::State::lists=$(CURDIR)/$(ARM64)/apt/lists -o Dir::State::status=$(CURDIR)/$(ARM64)/apt/status \
+  -o Dir::Cache=$(CURDIR)/$(ARM64)/apt/cache
+ARM64_DEBS := python3.11 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libstdc++6 \
+  libgcc-s1 libgomp1 zlib1g libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5 libuuid1 libcrypt1 libsqlite3-0
+ARM64_WHEELS := filelock numpy pandas pyarrow python-dateutil rich safetensors scipy typing-extensions \
+  markdown-it-py mdurl pygments tyro docstring-parser typeguard tzdata gymnasium cloudpickle \
+  farama-notifications sympy mpmath networkx jinja2 markupsafe fsspec packaging
+ARM64_PIP = $(PY) -m pip install --quiet --no-compile --no-deps --only-binary=:all: --python-version 311 \
+  $(addprefix --platform ,manylinux_2_28_aarch64 manylinux_2_27_aarch64 manylinux2014_aarch64 any) \
+  --target $(ARM64)/site
+
+build/arm64/.installed: requirements.lock | install
+	rm -rf $(ARM64)
+	mkdir -p $(ARM64)/apt/lists/partial $(ARM64)/apt/cache/archives/partial $(ARM64)/debs $(ARM64)/root
+	touch $(ARM64)/apt/status
+	$(ARM64_APT) update
+	cd $(ARM64)/debs && $(ARM64_APT) download $(ARM64_DEBS)
+	for deb in $(ARM64)/debs/*.deb; do dpkg-deb -x $$deb $(ARM64)/root; done
+	awk -v names="$(ARM64_WHEELS)" 'BEGIN { n = split(names, a); for (i = 1; i <= n; i++) kept[a[i]] } \
+	  /^[^ \#]/ { split($$0, p, "=="); on = p[1] in kept } on' requirements.lock > $(ARM64)/locked
+	$(ARM64_PIP) --require-hashes -r $(ARM64)/locked
+	$(ARM64_PIP) torch==2.10.0
+	@touch $@
 
 format: install ## rewrite the code in the project's style
 	$(PY) -m ruff check --fix .

@@ -51,6 +51,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
+from manyseeds.algos.kernels import grpo_estimate, grpo_gradient, grpo_update, takes
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
@@ -64,6 +65,7 @@ from manyseeds.cli import (
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import in_c
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
@@ -73,7 +75,6 @@ from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
 EQUAL = 1e-5  # relative: sums of the same rewards in another order usually differ by less
-LOOK = 50  # steps of native environments between checks of whether all episodes have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,46 +174,6 @@ class Actor(SeedPolicy):
         return self.policy(obs).logprob_and_entropy(actions)
 
 
-class Episodes(NamedTuple):
-    """N episodes per seed, from their starts to their ends; [S, L, N, ...], 0 after the end."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    alive: Tensor  # bool: this step was taken
-
-
-def play(
-    env: envs.Env, actor: Actor, start_noise: Tensor, action_noise: Tensor, env_noise: Tensor
-) -> Episodes:
-    """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
-    [S, L, N, ...]."""
-    state, obs = env.reset(start_noise)
-    parts: list[envs.Rollout] = []
-    going = torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
-    look = LOOK if env.native else 1
-    for noise in zip(action_noise.split(look, 1), env_noise.split(look, 1), strict=True):
-        state, obs, part = envs.rollout(env, actor, state, obs, *noise)
-        parts.append(part)
-        going &= ~part.done.any(1)
-        if not going.any():
-            break
-    steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
-    done = steps.done.long()
-    alive = done.cumsum(1) == done  # no end before
-    # Always L steps, and nothing after an end: neither an episode nor the rounding of a sum then
-    # depends on how long the other seeds' episodes are.
-    missing = action_noise.shape[1] - alive.shape[1]
-    padded = []
-    for field in (steps.obs, steps.actions, steps.rewards, alive):
-        rest = field.new_zeros(len(obs), missing, *field.shape[2:])
-        padded.append(torch.cat((field, rest), dim=1))
-    ended = ~padded[-1]
-    return Episodes(
-        *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
-    )
-
-
 def returns_to_go(rewards: Tensor, gamma: float | Tensor) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
     rows = rewards.flatten(2)
@@ -299,29 +260,36 @@ class Batch(NamedTuple):
     advantages: Tensor
 
 
-@torch.no_grad()
-def prepare(
-    actor: Actor, reference: Actor | None, episodes: Episodes, config: Config
-) -> tuple[Batch, Tensor, dict[str, Tensor]]:
-    """The samples, which of them to learn from [S, B], and what the update logs of them, [S]."""
-    S, L, N = episodes.rewards.shape
-    by_group = (S, L, config.groups, config.group_size)
+@in_c(grpo_estimate, takes)
+def evaluate_samples(
+    actor: Actor, reference: Actor | None, episodes: envs.Episodes, config: Config
+) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Log-probabilities by the actor and by the reference, and advantages of the samples, all
+    [S, B]; which of them to learn from, [S, B] bool; and metrics, [S]."""
+    by_group = (*episodes.rewards.shape[:2], config.groups, config.group_size)
     alive = episodes.alive.view(by_group)
     # No bootstrapping: an episode that the time limit truncates has ended.
     advantages = group_advantages(episodes.rewards.view(by_group), alive, config)
     # Groups without any advantage are left out, with their penalty and entropy (as in DAPO).
     informative = (advantages != 0).any(3, keepdim=True).any(1, keepdim=True)  # [S, 1, K, 1]
-    obs, actions = episodes.obs.flatten(1, 2), episodes.actions.flatten(1, 2)
-    logprobs, entropy = actor.evaluate(obs, actions)
-    wanted = logprobs if reference is None else reference.evaluate(obs, actions)[0]
-    batch = Batch(obs, actions, logprobs, wanted, advantages.flatten(1))
+    samples = episodes.obs.flatten(1, 2), episodes.actions.flatten(1, 2)
+    logprobs, entropy = actor.evaluate(*samples)
+    wanted = logprobs if reference is None else reference.evaluate(*samples)[0]
     metrics = {
         "entropy": masked_mean(entropy, alive.flatten(1)),
         "zero_variance": 1 - informative.float().mean((1, 2, 3)),
-        "train_return": episodes.rewards.sum(1).mean(-1),
-        "train_length": alive.sum((1, 2, 3)) / N,
     }
-    return batch, (alive & informative).flatten(1), metrics
+    return logprobs, wanted, advantages.flatten(1), (alive & informative).flatten(1), metrics
+
+
+@torch.no_grad()
+def prepare(
+    actor: Actor, reference: Actor | None, episodes: envs.Episodes, config: Config
+) -> tuple[Batch, Tensor, dict[str, Tensor]]:
+    """The samples, which of them to learn from [S, B], and what the update logs of them, [S]."""
+    *fields, mask, metrics = evaluate_samples(actor, reference, episodes, config)
+    batch = Batch(episodes.obs.flatten(1, 2), episodes.actions.flatten(1, 2), *fields)
+    return batch, mask, metrics | envs.means_of(episodes)
 
 
 def minibatches(mask: Tensor, shuffle: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -368,6 +336,15 @@ def loss(
     return total, metrics
 
 
+@in_c(grpo_gradient, takes)
+def backpropagate(actor: Actor, batch: Batch, valid: Tensor, config: Config) -> dict[str, Tensor]:
+    """Set the gradients of the objective (negated) on a minibatch; returns its metrics."""
+    total, metrics = loss(actor, batch, valid, config)
+    total.sum().backward()
+    return metrics
+
+
+@in_c(grpo_update, takes)
 def update(
     actor: Actor,
     optimizer: SeedAdam,
@@ -389,10 +366,9 @@ def update(
         parts = minibatches(mask, uniforms, config.minibatch_size)
         for indices, valid in zip(*(x.unbind(1) for x in parts), strict=True):
             minibatch = Batch(*(take(field, indices) for field in batch))  # [S, M, ...]
-            total, metrics = loss(actor, minibatch, valid, config)
+            metrics = backpropagate(actor, minibatch, valid, config)
             # A seed with nothing to learn from takes no step: Adam's momentum would move it.
             takes_step = active & (valid & (minibatch.advantages != 0)).any(-1)
-            total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, takes_step)
             last = {name: torch.where(takes_step, metrics[name], x) for name, x in last.items()}
     return last
@@ -422,11 +398,9 @@ def train(config: Config, run: Run) -> Actor:
         start_noise = streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
-        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # none is used
-        env_noise = torch.cat((transition_noise, no_resets), dim=-1)
         shuffle = streams.uniform(config.epochs, L * N)
 
-        episodes = play(env, actor, start_noise, action_noise, env_noise)
+        episodes = envs.play(env, actor, start_noise, action_noise, transition_noise)
         batch, mask, metrics = prepare(actor, reference, episodes, config)
         metrics |= update(actor, optimizer, batch, mask, shuffle, active, config, lr)
         # NaN weights play equal episodes and take no step: propagate NaN to the loss, so that the

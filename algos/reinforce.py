@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from manyseeds import envs
+from manyseeds.algos.kernels import reinforce_fit, reinforce_gradient, reinforce_update, takes
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
@@ -55,6 +56,7 @@ from manyseeds.cli import (
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import in_c
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
@@ -62,8 +64,6 @@ from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
-
-LOOK = 50  # steps of native environments between checks of whether all episodes have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,46 +163,6 @@ class Critic(nn.Module):
         return self.network.only(0, features).squeeze(-1)
 
 
-class Episodes(NamedTuple):
-    """N episodes per seed, from their starts to their ends; [S, L, N, ...], 0 after the end."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    alive: Tensor  # bool: this step was taken
-
-
-def play(
-    env: envs.Env, actor: Actor, start_noise: Tensor, action_noise: Tensor, env_noise: Tensor
-) -> Episodes:
-    """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
-    [S, L, N, ...]."""
-    state, obs = env.reset(start_noise)
-    parts: list[envs.Rollout] = []
-    going = torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
-    look = LOOK if env.native else 1
-    for noise in zip(action_noise.split(look, 1), env_noise.split(look, 1), strict=True):
-        state, obs, part = envs.rollout(env, actor, state, obs, *noise)
-        parts.append(part)
-        going &= ~part.done.any(1)
-        if not going.any():
-            break
-    steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
-    done = steps.done.long()
-    alive = done.cumsum(1) == done  # no end before
-    # Always L steps, and nothing after an end: neither an episode nor the rounding of a sum then
-    # depends on how long the other seeds' episodes are.
-    missing = action_noise.shape[1] - alive.shape[1]
-    padded = []
-    for field in (steps.obs, steps.actions, steps.rewards, alive):
-        rest = field.new_zeros(len(obs), missing, *field.shape[2:])
-        padded.append(torch.cat((field, rest), dim=1))
-    ended = ~padded[-1]
-    return Episodes(
-        *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
-    )
-
-
 def returns_to_go(rewards: Tensor, gamma: float | Tensor) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
     rows = rewards.flatten(2)
@@ -233,7 +193,7 @@ class Batch(NamedTuple):
 
 
 @torch.no_grad()
-def prepare(actor: Actor, episodes: Episodes, config: Config) -> Batch:
+def prepare(actor: Actor, episodes: envs.Episodes, config: Config) -> Batch:
     """What the networks see of the episodes, and the returns-to-go."""
     # No bootstrapping: an episode that the time limit truncates has ended, also for V and Q.
     returns = returns_to_go(episodes.rewards, config.gamma)
@@ -259,6 +219,7 @@ def phi(critic: Critic | None, batch: Batch, config: Config) -> Tensor:
     return weights.masked_fill(~batch.alive, 0.0)
 
 
+@in_c(reinforce_gradient, takes)
 def policy_gradient(
     actor: Actor, batch: Batch, weights: Tensor, config: Config
 ) -> dict[str, Tensor]:
@@ -304,6 +265,7 @@ def policy_gradient(
     }
 
 
+@in_c(reinforce_fit, takes)
 def fit(
     critic: Critic,
     optimizer: SeedAdam,
@@ -328,6 +290,28 @@ def fit(
         loss.sum().backward()
         optimizer.step(lr, 0.0, active)
     return loss.detach()
+
+
+@in_c(reinforce_update, takes)
+def update(
+    actor: Actor,
+    optimizer: SeedAdam,
+    critic: Critic | None,
+    critic_optimizer: SeedAdam | None,
+    batch: Batch,
+    draws: Tensor,
+    active: Tensor,
+    config: Config,
+    lr: Tensor,
+    critic_lr: Tensor,
+) -> dict[str, Tensor]:
+    """A step of the policy, then `fit`; learning rates [S, 1]. Returns metrics, each [S]."""
+    metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
+    optimizer.step(lr, config.max_grad_norm, active)
+    if critic is not None and critic_optimizer is not None:
+        # After the policy's step: V and Q must not have seen the episodes that they weight.
+        metrics["value_loss"] = fit(critic, critic_optimizer, batch, draws, active, critic_lr)
+    return metrics
 
 
 def train(config: Config, run: Run) -> Actor:
@@ -355,26 +339,19 @@ def train(config: Config, run: Run) -> Actor:
         start_noise = streams.uniform(N, env.initial_noise)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
-        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # none is used
-        env_noise = torch.cat((transition_noise, no_resets), dim=-1)
         draws = streams.uniform(config.critic_updates, config.minibatch_size)
 
-        episodes = play(env, actor, start_noise, action_noise, env_noise)
+        episodes = envs.play(env, actor, start_noise, action_noise, transition_noise)
         batch = prepare(actor, episodes, config)
-        metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
-        optimizer.step(lr, config.max_grad_norm, active)
-        if critic is not None and critic_optimizer is not None:
-            # After the policy's step: V and Q must not have seen the episodes that they weight.
-            lr = broadcast(config.critic_learning_rate, annealed) * annealed
-            metrics["value_loss"] = fit(critic, critic_optimizer, batch, draws, active, lr)
+        critic_lr = broadcast(config.critic_learning_rate, annealed) * annealed
+        learners = actor, optimizer, critic, critic_optimizer
+        metrics = update(*learners, batch, draws, active, config, lr, critic_lr)
         alive = batch.alive & active.unsqueeze(1)
         if actor.obs_stats is not None:
             actor.obs_stats.update(episodes.obs.flatten(1, 2), alive)
-        metrics["train_return"] = episodes.rewards.sum(1).mean(-1)
-        metrics["train_length"] = batch.alive.sum(-1) / N
 
         timesteps = timesteps + alive.sum(-1)
-        run.log(timesteps, metrics)
+        run.log(timesteps, metrics | envs.means_of(episodes))
         run.evaluate_if_due(timesteps, env, actor)
         run.save_if_due(timesteps)
     return actor

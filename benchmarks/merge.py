@@ -9,10 +9,11 @@ completes it. Several merges into one folder wait for each other, and parts that
 there are left out. Only runs are merged, no pages, policies or measurements of speed.
 
 A part is skipped where the folder has its seeds with the same results (times may differ), and its
-weights. Where results differ and only the CPU or the build of the kernels is another, the part that
-was there first is kept. All other differences are refused: both records are shown, and you decide
-which part to remove. Damaged parts are named. After a refused or damaged part the others are
-merged, and the exit status is 1. The folders are taken in the order in which they are given.
+weights. Where results differ, only the CPU or the build of the kernels is another, and bits depend
+on these (`benchmarks/verify.py --details` says where), the part that was there first is kept. All
+other differences are refused: both records are shown, and you decide which part to remove. Damaged
+parts are named. After a refused or damaged part the others are merged, and the exit status is 1.
+The folders are taken in the order in which they are given.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 
 from tyro.conf import Positional
 
+from manyseeds.benchmarks.store.again import machine_bound
 from manyseeds.benchmarks.store.results import commit_of, processor, versions_text
 from manyseeds.benchmarks.store.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, parse, path_of
@@ -134,13 +136,15 @@ def stored_parts(run: Path) -> list[Path]:
     return sorted(path for path in parts if is_stored(path))
 
 
-def same_but_for_the_build(ours: Part, theirs: Part) -> bool:
-    """Whether two parts differ in the CPU or the build of the kernels alone."""
+def same_but_for_the_machine(ours: Part, theirs: Part) -> bool:
+    """Whether two parts differ in the CPU or the build of the kernels alone, and may therefore have
+    other results."""
 
     def build(part: Part) -> Any:
         return part.config["execution"].get("kernels"), part.config["machine"]["cpu"]
 
-    return ours.decided_by() == theirs.decided_by() and build(ours) != build(theirs)
+    may = machine_bound(ours.config) or machine_bound(theirs.config)
+    return bool(may) and ours.decided_by() == theirs.decided_by() and build(ours) != build(theirs)
 
 
 def what_to_do(part: Part, there: Sequence[Part]) -> str:
@@ -157,7 +161,7 @@ def what_to_do(part: Part, there: Sequence[Part]) -> str:
         with reading(part.path):
             whole = set(part.seeds) == set(other.seeds)
             equal = part.results(shared, whole) == other.results(shared, whole)
-        if not equal and set(shared) == set(part.seeds) and same_but_for_the_build(part, other):
+        if not equal and set(shared) == set(part.seeds) and same_but_for_the_machine(part, other):
             return "kept the first"
         if not equal:
             raise Refused(f"{other.provenance()}\n{part.provenance()}")

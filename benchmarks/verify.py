@@ -42,9 +42,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tyro.conf import Positional
 
-from manyseeds import envs, kernels
+from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.store.again import Again, train_again
+from manyseeds.benchmarks.store.again import Again, machine_bound, train_again
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import StoredRun, open_runs
 from manyseeds.benchmarks.store.whole import progress
@@ -101,22 +101,12 @@ def named(results: Path, words: Sequence[str]) -> list[StoredRun]:
 
 def why_not(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """Why a part cannot be verified, by its config.json and summary.json; '' if it can."""
-    settings, execution = config["config"], config["execution"]
-    if config.get("source") != "manyseeds":
-        return f"trained by {config.get('source')}"
-    if config["kind"] == "language":
-        return "of a language model"
+    if reason := machine_bound(config):
+        return reason
     if config["algo"] not in catalog.names("algos"):
         return "of an algorithm that is not in this checkout"
-    own = settings.get("backend", "auto") == "auto" and not settings.get("env_kwargs")
-    if config["env"] not in envs.NATIVE or not own:
-        return "on Gymnasium's own environment"
-    if settings.get("init"):
+    if config["config"].get("init"):
         return "started from weights of another run"
-    if execution["device"] != "cpu":
-        return f"trained on {execution['device']}"
-    if execution.get("kernels") == "torch":
-        return "computed by PyTorch, not in C"
     known = {*map(str, seeds_of(config))} <= summary.get("weights_sha256", {}).keys()
     return "" if known else "without the SHA-256 of its weights"
 

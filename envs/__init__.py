@@ -23,7 +23,7 @@ from manyseeds.envs.mountain_car import MountainCar, MountainCarContinuous
 from manyseeds.envs.pendulum import Pendulum
 from manyseeds.envs.random_walk import RandomWalk
 from manyseeds.envs.registry import NATIVE
-from manyseeds.envs.rollout import Rollout, rollout
+from manyseeds.envs.rollout import Episodes, Rollout, means_of, play, rollout
 from manyseeds.envs.tabular import Layout, Outcomes, TabularEnv
 from manyseeds.envs.taxi import Taxi
 from manyseeds.envs.wrappers import OneHot, RescaledActions
@@ -162,6 +162,7 @@ __all__ = [
     "Env",
     "EnvSpec",
     "EpisodeTracker",
+    "Episodes",
     "FrozenLake",
     "Gridworld",
     "Layout",
@@ -180,5 +181,7 @@ __all__ = [
     "make",
     "make_for",
     "make_tabular",
+    "means_of",
+    "play",
     "rollout",
 ]

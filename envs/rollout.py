@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.envs.core import Env, NativeEnv, State, Step
-from manyseeds.kernels import usable
+from manyseeds.envs.core import Env, State, Step
+from manyseeds.kernels import in_c, usable
+from manyseeds.kernels import rollout as kernels
 from manyseeds.kernels.guard import Guard
-from manyseeds.kernels.rollout import Rollout
-from manyseeds.kernels.rollout import rollout as rollout_in_c
-from manyseeds.kernels.rollout import step as step_in_c
+from manyseeds.kernels.rollout import Episodes, PolicyKernel, Rollout
+
+LOOK = 50  # steps of native environments between checks of whether all episodes have ended
 
 
 @torch.no_grad()
@@ -24,12 +25,11 @@ def rollout(
     policy: has `act(obs, noise)` and perhaps, for C code, `as_kernel()`: the same as a
     `kernels.rollout.PolicyKernel`.
     """
-    address = env.in_c()
-    if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):
-        network, noise = policy.as_kernel(), (action_noise, env_noise)
-        if network.usable(state.physics, *noise):
-            physics, elapsed, obs, steps = rollout_in_c(address, env.spec, network, *state, *noise)
-            return State(physics, elapsed), obs, steps
+    noise = action_noise, env_noise
+    if found := in_c_too(env, policy, PLAYING, state.physics, *noise):
+        address, network = found
+        physics, elapsed, obs, steps = kernels.rollout(address, env.spec, network, *state, *noise)
+        return State(physics, elapsed), obs, steps
     return step_by_step(env, policy, state, obs, action_noise, env_noise)
 
 
@@ -47,17 +47,85 @@ def step_by_step(
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
-def one_step(env: NativeEnv, state: State, action: Tensor, noise: Tensor) -> Step:
+def one_step(env: Env, state: State, action: Tensor, noise: Tensor) -> Step:
     """`env.step` with discrete actions [S, N]; in C, where the environment has C code.
 
     PyTorch's sines depend on the CPU, those of the C code do not.
     """
     address = env.in_c()
     if address and usable(state.physics, noise):
-        physics, elapsed, *rest = step_in_c(address, env.spec, *state, action, noise)
+        physics, elapsed, *rest = kernels.step(address, env.spec, *state, action, noise)
         return Step(State(physics, elapsed), *rest)
     return env.step(state, action, noise)
 
 
-# What a rollout in C stands for, besides the environment's own functions.
+@torch.no_grad()
+def play(
+    env: Env, policy: Any, start_noise: Tensor, action_noise: Tensor, transition_noise: Tensor
+) -> Episodes:
+    """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
+    [S, L, N, ...], L the time limit."""
+    noise = action_noise, transition_noise
+    if found := in_c_too(env, policy, PLAYING_EPISODES, start_noise, *noise):
+        address, network = found
+        return kernels.play(address, env.spec, network, env.reset(start_noise)[0].physics, *noise)
+    return play_step_by_step(env, policy, start_noise, *noise)
+
+
+def play_step_by_step(
+    env: Env, policy: Any, start_noise: Tensor, action_noise: Tensor, transition_noise: Tensor
+) -> Episodes:
+    """The same by rollouts, in which the episodes that have ended begin anew."""
+    state, obs = env.reset(start_noise)
+    S, L, N = action_noise.shape[:3]
+    env_noise = transition_noise.new_zeros(S, L, N, env.noise_size)  # resets: any
+    env_noise[..., : env.transition_noise] = transition_noise
+    parts: list[Rollout] = []
+    going = torch.ones(S, N, dtype=torch.bool, device=obs.device)
+    look = LOOK if env.native else 1
+    for noise in zip(action_noise.split(look, 1), env_noise.split(look, 1), strict=True):
+        state, obs, part = rollout(env, policy, state, obs, *noise)
+        parts.append(part)
+        going &= ~part.done.any(1)
+        if not going.any():
+            break
+    steps = Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
+    done = steps.done.long()
+    alive = done.cumsum(1) == done  # no end before
+    # Always L steps, and nothing after an end: neither an episode nor the rounding of a sum then
+    # depends on how long the other seeds' episodes are.
+    padded = []
+    for field in (steps.obs, steps.actions, steps.rewards, alive):
+        rest = field.new_zeros(S, L - alive.shape[1], *field.shape[2:])
+        padded.append(torch.cat((field, rest), dim=1))
+    ended = ~padded[-1]
+    return Episodes(
+        *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
+    )
+
+
+@in_c(kernels.means_of)
+def means_of(played: Episodes) -> dict[str, Tensor]:
+    """The mean return and length of each seed's episodes, [S]."""
+    N = played.alive.shape[2]
+    return {
+        "train_return": played.rewards.sum(1).mean(-1),
+        "train_length": played.alive.sum((1, 2)) / N,
+    }
+
+
+def in_c_too(
+    env: Env, policy: Any, guard: Guard, *tensors: Tensor
+) -> tuple[int, PolicyKernel] | None:
+    """The address of an environment's C code and a policy for it, if C can compute their steps."""
+    address = env.in_c()
+    if address and hasattr(policy, "as_kernel") and guard.allows(policy):
+        network = policy.as_kernel()
+        if network.usable(*tensors):
+            return address, network
+    return None
+
+
+# What the steps in C stand for, besides the environment's own functions.
 PLAYING = Guard("rollout.rollout", "act", "as_kernel", step_by_step)
+PLAYING_EPISODES = Guard("rollout.play", "act", "as_kernel", step_by_step, play_step_by_step)

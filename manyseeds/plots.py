@@ -29,7 +29,7 @@ from manyseeds import stats
 from manyseeds.stats import Estimate
 from manyseeds.writing import write_bytes
 
-# matplotlib takes most of a second to import, so the functions that draw import it.
+# matplotlib and seaborn take seconds to import, so the functions that draw import them.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMATS = (".svg", ".png")
-# seaborn's `colorblind`. seaborn itself imports scipy.stats, which takes most of a second.
-PALETTE = (
-    *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
-    *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
-)
+# seaborn's `colorblind` begins with these. A training draws with no others, so that it need not
+# import seaborn, which imports scipy.stats and takes half a second.
+FIRST_COLORS: tuple[str, ...] = ("#0173b2", "#de8f05", "#029e73")
 MARKERS = "o^sDvP*X"  # one per colour
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
 NAME_SIZE = 7.5  # points, of the names at the ends of lines
@@ -152,19 +150,18 @@ def prediction_errors(
     K = len(episodes) if whole.all() else int(whole.argmin())
     x, n = episodes[:K], len(errors)
     points = [stats.estimate(column, "mean") for column in errors.T[:K]]
+    color = FIRST_COLORS
     std, bias = np.sqrt(variance[:K]), np.sqrt(bias_squared[:K])
     with _style():
         figure = Figure(figsize=(5.6, 4.0), layout="constrained")
         axes = figure.subplots()
         low, high = [point.low for point in points], [point.high for point in points]
-        axes.fill_between(x, low, high, color=PALETTE[0], alpha=0.2, linewidth=0)
+        axes.fill_between(x, low, high, color=color[0], alpha=0.2, linewidth=0)
         label = with_n("RMS error (mean, 95% interval)", n)
-        axes.plot(x, [point.value for point in points], color=PALETTE[0], label=label, zorder=3)
+        axes.plot(x, [point.value for point in points], color=color[0], label=label, zorder=3)
         if n > 1:
-            axes.plot(x, bias, color=PALETTE[1], linestyle="--", label="bias")
-            axes.plot(
-                x, std, color=PALETTE[2], linestyle="-.", label="standard deviation over seeds"
-            )
+            axes.plot(x, bias, color=color[1], linestyle="--", label="bias")
+            axes.plot(x, std, color=color[2], linestyle="-.", label="standard deviation over seeds")
             chance = std / np.sqrt(n - 1)
             look: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": ":"}
             axes.plot(x, chance, label="bias by chance alone", **look)
@@ -185,10 +182,21 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
+def _palette() -> Sequence[str]:
+    """Ten colours that colour-blind readers can distinguish."""
+    import seaborn
+
+    colors: Sequence[str] = seaborn.color_palette("colorblind").as_hex()
+    return colors
+
+
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, dashes and marker of each line, by its place in `names`: they tell it apart without
     its colour, too."""
-    palette = [*PALETTE[:6], PALETTE[9], PALETTE[7]]  # without what is too light for a white page
+    palette = FIRST_COLORS
+    if len(names) > 1:
+        colors = _palette()
+        palette = (*colors[:6], colors[9], colors[7])  # without what is too light for a white page
     return {
         name: {
             "color": palette[i % len(palette)],
@@ -538,7 +546,7 @@ def scatter_grid(
 
     _check_suffix(path)
     rows, names = (list(dict.fromkeys(panel[i] for panel in panels)) for i in (0, 1))
-    color = PALETTE[0]
+    color = _palette()[0]
     with _style():
         size = (1.9 * len(names) + 0.6, 2.0 * len(rows) + 0.5)
         figure = Figure(figsize=size, layout="constrained")
@@ -764,11 +772,12 @@ def forest(
 
 def _difference_look(word: str) -> dict[str, Any]:
     """Colour and marker of a difference: a word is told by its marker alone, too."""
+    palette = _palette()
     marker, color = {
-        "better": ("^", PALETTE[2]),
-        "worse": ("v", PALETTE[3]),
+        "better": ("^", palette[2]),
+        "worse": ("v", palette[3]),
         "undecided": ("o", INK),
-    }.get(word, ("o", PALETTE[0]))
+    }.get(word, ("o", palette[0]))
     hollow = {"markerfacecolor": "none"} if word == "undecided" else {}
     return {"marker": marker, "markersize": 4.5, "color": color, **hollow}
 

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import rich.progress
 import safetensors.torch
 import scipy.stats
+import seaborn
 
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import search

@@ -81,10 +81,12 @@ print(json.dumps({**found, compiler: version}))
 def parameters(config: ppo.Config) -> dict[str, Any]:
     """RLtools' names of our hyperparameters; its weight of the value loss is our default, 0.5."""
     width, *_ = config.hidden  # all its layers have the same
-    # TANH is the function of ours. FAST_TANH, a fraction that is off by up to 0.024, trains 7%
-    # faster.
-    network = {"HIDDEN_DIM": width, "NUM_LAYERS": len(config.hidden) + 1}  # the last one counts
-    network["ACTIVATION_FUNCTION"] = "TANH"
+    network = {
+        "HIDDEN_DIM": width,
+        "NUM_LAYERS": len(config.hidden) + 1,  # the last one counts
+        # As ours. FAST_TANH, a rational function off by up to 0.024, trains 5 to 10% faster.
+        "ACTIVATION_FUNCTION": "TANH",
+    }
     return {
         "N_ENVIRONMENTS": config.num_envs,
         "ON_POLICY_RUNNER_STEPS_PER_ENV": config.num_steps,

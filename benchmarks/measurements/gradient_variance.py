@@ -151,21 +151,20 @@ def train_stages(config: reinforce.Config, seeds: Sequence[int]) -> dict[str, re
 
 def play(
     env: envs.Env, actor: reinforce.Actor, streams: SeedStreams, episodes: int, same_start: bool
-) -> reinforce.Episodes:
+) -> envs.Episodes:
     """N sampled episodes per seed to their ends, [S, L, N, ...]; here L is the longest one."""
     L = env.spec.time_limit
     starts = streams.uniform(1 if same_start else episodes, env.initial_noise)
-    transition = streams.uniform(L, episodes, env.transition_noise)
-    no_resets = transition.new_zeros(*transition.shape[:3], env.initial_noise)
-    played = reinforce.play(
+    transition_noise = streams.uniform(L, episodes, env.transition_noise)
+    played = envs.play(
         env,
         actor,
         starts.expand(-1, episodes, -1).contiguous(),
         actor.draw(streams, L, episodes),
-        torch.cat((transition, no_resets), dim=-1),
+        transition_noise,
     )
     longest = int(played.alive.any(2).any(0).sum())
-    return reinforce.Episodes(*(x[:, :longest].contiguous() for x in played))
+    return envs.Episodes(*(x[:, :longest].contiguous() for x in played))
 
 
 class ScaledCritic(reinforce.Critic):
@@ -210,7 +209,7 @@ def explained(critic: reinforce.Critic, batch: reinforce.Batch) -> list[float]:
 
 @torch.no_grad()
 def gae_weights(
-    critic: reinforce.Critic, episodes: reinforce.Episodes, batch: reinforce.Batch, lam: float
+    critic: reinforce.Critic, episodes: envs.Episodes, batch: reinforce.Batch, lam: float
 ) -> Tensor:
     """GAE's advantages [S, B] of complete episodes, 0 after their ends; gamma is 1.
 
@@ -226,7 +225,7 @@ def gae_weights(
 
 
 @torch.no_grad()
-def grpo_weights(episodes: reinforce.Episodes, config: grpo.Config) -> Tensor:
+def grpo_weights(episodes: envs.Episodes, config: grpo.Config) -> Tensor:
     """GRPO's advantages [S, B] where all episodes of a seed are one group."""
     rewards, alive = (x.unsqueeze(2) for x in (episodes.rewards, episodes.alive))  # [S, L, 1, G]
     return grpo.group_advantages(rewards, alive, config).flatten(1)

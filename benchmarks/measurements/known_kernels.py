@@ -189,6 +189,7 @@ def slower(algo: str, env: str, without: set[str]) -> float:
 def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
     """Write the file anew; what a kernel saves stays unless it is measured."""
     config = parse(Config, {}, __doc__, args)
+    set_up_process(threads=1)
     found, differing = found_now(compare=True)
     if differing:
         reason = "C computes something else than the Python there; change both alike, or neither"
@@ -202,7 +203,6 @@ def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
         for kernel in sorted(found.versions)
     }
     if config.measure:
-        set_up_process(threads=1)
         for kernel, entry in content.items():
             algo, env = found.used[kernel]
             entry["slower"] = slower(algo, env, found.outer(kernel))

@@ -31,10 +31,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.measurements.measure import measured, measuring, run_pinned
+from manyseeds.checkpoint import weights_sha256
 from manyseeds.cli import ControlConfig, PositiveInt, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -50,6 +52,14 @@ DOOR = ROOT / "benchmarks" / "portable_bits.py"
 ZIG = ROOT / ".venv-zig" / "bin" / "python"
 EXPECTED = Path(__file__).with_suffix(".json")
 TIMESTEPS = 2048
+# PyTorch, NumPy and MKL compute as on a CPU without AVX-512.
+LIKE_AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
+IDLE = {"OMP_WAIT_POLICY": "passive"}  # threads that wait leave the cores to others
 
 # What is trained: an algorithm and an environment, and what differs from the preset.
 FEW_UPDATES = {"learning_starts": 500, "gradient_steps": 16, "hidden": (64, 64)}
@@ -167,20 +177,6 @@ def train_half(module: Any, run: Any) -> None:
         run.close()
 
 
-def weights_sha256(tensors, seeds):  # TODO: of checkpoint
-    import numpy as np
-    digests = [hashlib.sha256() for _ in seeds]
-    for name, tensor in sorted(tensors.items()):
-        values = tensor.detach().cpu().numpy()
-        if values.dtype.kind == "f":
-            values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
-        values = values.astype(values.dtype.newbyteorder("<"))
-        about = f"{name} {tensor.dtype} {list(values.shape[1:])}\n".encode()
-        for digest, own in zip(digests, values, strict=True):
-            digest.update(about + own.tobytes())
-    return {str(seed): x.hexdigest() for seed, x in zip(seeds, digests, strict=True)}
-
-
 def sha256_of_weights(tensors: Mapping[str, Any]) -> list[str]:
     S = len(next(iter(tensors.values())))
     return list(weights_sha256(tensors, range(S)).values())
@@ -214,7 +210,7 @@ class Build:
         """The digests of trainings, by training and way. Raises UsageError."""
         words = (str(timesteps), json.dumps(ways), json.dumps(trainings))
         command = [*self.launcher, *measuring(DOOR, *words)[1:]]
-        done: Any = run_pinned(command, None, **self.environment)
+        done: Any = run_pinned(command, None, **IDLE, **self.environment)
         print(f"{self.name}: {done['instructions']}, {done['wall_s']:.0f} s", flush=True)
         found: dict[str, dict[str, Digests]] = done["found"]
         return found
@@ -225,14 +221,12 @@ def builds() -> list[Build]:
     compilers = {name: name for name in ("gcc", "clang") if shutil.which(name)}
     if ZIG.exists():
         compilers["zig cc"] = f"{shlex.quote(str(ZIG))} -m ziglang cc"
-    cpus = {"": ""}
+    found = [Build(name, {"CC": compiler}) for name, compiler in compilers.items()]
     if platform.machine() == "x86_64":
-        cpus["AVX2"] = "-march=haswell"
-    return [
-        Build(f"{name} {cpu}".strip(), {"CC": f"{compiler} {flag}"})
-        for cpu, flag in cpus.items()
-        for name, compiler in compilers.items()
-    ]
+        for name, compiler in compilers.items():
+            environment = {"CC": f"{compiler} -march=haswell", **LIKE_AVX2}
+            found.append(Build(f"{name} AVX2", environment))
+    return found
 
 
 def emulated(folder: Path) -> Build:
@@ -247,16 +241,24 @@ def emulated(folder: Path) -> Build:
     return Build("arm64, emulated", environment, qemu)
 
 
+def compile_in_turn(sources: Sequence[Path], command: Sequence[str], folder: Path) -> None:
+    """In the place of `kernels.compile_all`: under qemu a thread that starts a process may hang."""
+    for number, source in enumerate(sources):
+        output = folder / f"{number:02}-{source.stem}.o"
+        kernels.run([*command, f"-I{kernels.HERE}", "-c", str(source), "-o", str(output)])
+
+
 def measure(timesteps: str, ways: str, trainings: str) -> dict[str, Any]:
     """What a process that trains prints. ways, trainings: JSON."""
-    build = kernels.computing()
-    if isinstance(build, str):
+    with mock.patch.object(kernels, "compile_all", compile_in_turn):
+        library = kernels.library()
+    if library is None:
         raise UsageError(f"CC={os.environ.get('CC')}: the C code cannot be built")
     found = {
         training: {way: train(training, int(timesteps), WAYS[way]) for way in json.loads(ways)}
         for training in json.loads(trainings)
     }
-    return {"instructions": build["instructions"], "found": found}
+    return {"instructions": library.functions.instructions().decode(), "found": found}
 
 
 # ---- The check -------------------------------------------------------------------------------

@@ -336,7 +336,7 @@ def serve(libraries: Sequence[str], project: Sequence[str]) -> None:
 
 LIBRARIES = (
     *("torch", "gymnasium", "pandas", "pyarrow.parquet", "scipy.stats", "safetensors.torch"),
-    *("matplotlib.pyplot", "tyro", "rich.table", "rich.progress"),
+    *("matplotlib.pyplot", "seaborn", "tyro", "rich.table", "rich.progress"),
 )
 PROJECT = (PACKAGE, *ROOMS)
 

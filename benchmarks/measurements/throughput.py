@@ -298,9 +298,11 @@ def main(args: Sequence[str] | None = None) -> None:
             "rows": summarize(here),
             "measurements": here,
         }
-        for system, peer in (("rejax", jax_peer), ("rltools", rltools_peer)):
-            if any(m["system"] == system for m in here):
-                stored[algo]["versions"] |= peer.versions()
+        systems = {m["system"] for m in here}
+        if "rejax" in systems:
+            stored[algo]["versions"] |= jax_peer.versions()
+        if "rltools" in systems:
+            stored[algo]["versions"] |= rltools_peer.versions()
         if config.device == "cuda":
             stored[algo]["machine"]["gpu"] = gpu()
         print_table(title(algo), columns(algo), cells(stored[algo]["rows"], config.device))

@@ -1,4 +1,4 @@
-"""Trains seeds of a stored run again, in memory, by the code of this checkout."""
+"""Which runs have the same bits on every machine; seeds of them trained again, in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from manyseeds import envs
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import from_identity
 from manyseeds.kernels.guard import looking_by_iteration
@@ -15,6 +16,21 @@ from manyseeds.runs.base import BaseRun
 from manyseeds.runs.planning import PlanningRun
 from manyseeds.runs.stale import KINDS
 from manyseeds.untrusted import reading
+
+
+def machine_bound(config: Mapping[str, Any]) -> str:
+    """Why the results of a part depend on the machine, by its config.json, '' if they do not."""
+    settings, execution = config["config"], config["execution"]
+    if config.get("source") != "manyseeds":
+        return f"trained by {config.get('source')}"
+    if config["kind"] == "language":
+        return "of a language model"
+    own = settings.get("backend", "auto") == "auto" and not settings.get("env_kwargs")
+    if config["env"] not in envs.NATIVE or not own:
+        return "on Gymnasium's own environment"
+    if execution["device"] != "cpu":
+        return f"trained on {execution['device']}"
+    return "" if isinstance(execution.get("kernels"), dict) else "computed by PyTorch, not in C"
 
 
 class Again(NamedTuple):

@@ -127,9 +127,13 @@ def in_c(
 
 
 def sets_gradients(kernel: Callable[P, R]) -> Callable[P, R]:
-    """Mark a kernel that sets the gradients of all parameters of its first argument."""
-    kernel.sets_gradients = True  # type: ignore[attr-defined]
-    return kernel
+    """Mark a kernel that sets gradients: where there are to be none, PyTorch is to refuse."""
+
+    @functools.wraps(kernel)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return kernel(*args, **kwargs) if torch.is_grad_enabled() else NotImplemented  # type: ignore[return-value]
+
+    return call
 
 
 # What a kernel reads.

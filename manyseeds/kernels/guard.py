@@ -578,7 +578,7 @@ def is_object(value: Any) -> bool:
     """Whether a value is an instance of a class of ours, or of a user, with attributes."""
     return (
         hasattr(value, "__dict__")
-        and not isinstance(value, types.FunctionType | types.ModuleType | type | torch.Tensor)
+        and not isinstance(value, (types.FunctionType, types.ModuleType, type, torch.Tensor, tuple))
         and is_ours(file_of(type(value)))
     )
 

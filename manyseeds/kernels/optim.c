@@ -25,10 +25,11 @@ static void adam(const optimizer *o, int s, const float *gradients, float scale)
   for (long i = 0; i < o->P; i += WIDTH) {
     const vec x = load(gradients + i) * scale, m1 = load(mean + i), m2 = load(square + i);
     const vec first = without_tiny(plus_product(m1, weight1, x - m1));
-    const vec second = without_tiny(plus_product(m2, weight2, x * x - m2));
+    const vec second = without_tiny(plus_product(m2, weight2, plus_product(-m2, x, x)));
     store(mean + i, first);
     store(square + i, second);
-    store(parameters + i, load(parameters + i) - step_size * (first / (root(second) + small)));
+    const vec change = first / (root(second) + small);
+    store(parameters + i, plus_product(load(parameters + i), all(-step_size), change));
   }
 }
 
@@ -40,9 +41,10 @@ static void rmsprop(const optimizer *o, int s, const float *gradients, float sca
   float *parameters = o->parameters + s * o->P, *square = o->square + s * o->P;
   for (long i = 0; i < o->P; i += WIDTH) {
     const vec x = load(gradients + i) * scale, m2 = load(square + i);
-    const vec second = without_tiny(plus_product(m2, weight, x * x - m2));
+    const vec second = without_tiny(plus_product(m2, weight, plus_product(-m2, x, x)));
     store(square + i, second);
-    store(parameters + i, load(parameters + i) - rate * (x / (root(second + inside) + outside)));
+    const vec change = x / (root(second + inside) + outside);
+    store(parameters + i, plus_product(load(parameters + i), all(-rate), change));
   }
 }
 

@@ -35,6 +35,16 @@ evaluated evaluated_in(const policy *p, long M, float **scratch);
 // Floats of scratch that the functions below need.
 long policy_scratch(const policy *p);
 
+// Floats of memory for M actions, and a copy of action `from` there as action `to`.
+INLINE long floats_of_actions(const policy *p, long M) {
+  return floats_of(M * (p->continuous ? p->networks->columns[0] : 2));
+}
+
+INLINE void copy_action(const policy *p, const void *actions, long from, void *others, long to) {
+  const size_t size = p->continuous ? sizeof(float) * p->networks->columns[0] : sizeof(int64_t);
+  memcpy((void *)actions_at(p, others, to), actions_at(p, actions, from), size);
+}
+
 // Log-probabilities of actions, [M] int64 or [M, D] floats, and entropies, for features x [M, O].
 void policy_forward(const policy *p, int s, long M, const float *x, const void *actions,
                     evaluated *e, float *scratch);

@@ -180,3 +180,84 @@ static void episodes_of_seed(const void *given, int s, float *scratch) {
 int episodes(const struct episodes *x) {
   return for_each(x->S, x->threads, players_scratch(x->players), episodes_of_seed, x);
 }
+
+// Episodes from their starts to their ends, step by step; nothing is written after an end.
+struct play {
+  int S, L, N, O, P, columns, noise, time_limit, threads;
+  const players *players;
+  const float *action_noise;  // [S, L, N, columns]
+  const float *env_noise;     // [S, L, N, noise]
+  float *physics;             // [S, N, P], before and after
+  float *obs;                 // [S, L, N, O]
+  void *actions;              // int64 [S, L, N], or with D floats each, as sampled
+  float *rewards;             // [S, L, N]
+  unsigned char *alive;       // [S, L, N], which steps were taken
+};
+
+static void play_seed(const void *given, int s, float *scratch) {
+  const struct play *x = given;
+  const players *p = x->players;
+  const environment *env = p->environment;
+  const long N = x->N, O = x->O, D = p->D, A = p->policy->networks->columns[0];
+  float *seen = take_floats(&scratch, N * O), *features = take_floats(&scratch, N * O);
+  float *outputs = take_floats(&scratch, N * A), inside[D + 1], ignored[D + 1];
+  float *physics = x->physics + s * N * x->P;
+  int64_t *going = (int64_t *)take_floats(&scratch, 2 * N);  // episodes that have not ended
+  long count = N;
+  for (long n = 0; n < N; n++) going[n] = n;
+  prepare_forward(p->policy->networks, s, 0, scratch);
+  for (long t = 0; t < x->L && t < x->time_limit && count; t++) {
+    const long first = ((long)s * x->L + t) * N;
+    for (long k = 0; k < count; k++) {
+      const long n = going[k];
+      env->observe(physics + n * x->P, seen + k * O);
+      memcpy(x->obs + (first + n) * O, seen + k * O, sizeof(float) * O);
+    }
+    features_of(p->policy, s, count, seen, features);
+    network_forward(p->policy->networks, s, 0, (int)count, features, 0, scratch, outputs);
+    long left = 0;
+    for (long k = 0; k < count; k++) {
+      const long n = going[k], i = first + n;
+      float *sampled = D ? (float *)x->actions + i * D : ignored;
+      const action chosen =
+          choose_action(p, s, outputs + k * A, x->action_noise + i * x->columns, sampled, inside);
+      if (!D) ((int64_t *)x->actions)[i] = chosen.index;
+      int terminated = 0;
+      x->rewards[i] =
+          env->step(physics + n * x->P, chosen, x->env_noise + i * x->noise, &terminated);
+      x->alive[i] = 1;
+      if (!terminated) going[left++] = n;
+    }
+    count = left;
+  }
+}
+
+int play(const struct play *x) {
+  const long size = floats_of(2L * x->N) + players_scratch(x->players);
+  return for_each(x->S, x->threads, size, play_seed, x);
+}
+
+// The means over N episodes of their returns and lengths.
+struct means_of_played {
+  int S, L, N, threads;
+  const float *rewards;        // [S, L, N]
+  const unsigned char *alive;  // [S, L, N]
+  float *means;                // [2, S]
+};
+
+static void means_of_seed(const void *given, int s, float *scratch) {
+  (void)scratch;
+  const struct means_of_played *x = given;
+  const long size = (long)x->L * x->N;
+  double total = 0, steps = 0;
+  for (long i = s * size; i < (s + 1) * size; i++) {
+    total += x->rewards[i];
+    steps += x->alive[i];
+  }
+  x->means[s] = (float)(total / x->N);
+  x->means[x->S + s] = (float)(steps / x->N);
+}
+
+int means_of_played(const struct means_of_played *x) {
+  return for_each(x->S, x->threads, 0, means_of_seed, x);
+}

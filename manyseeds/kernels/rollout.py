@@ -20,8 +20,9 @@ from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
-ROLLOUT, ONE_STEP, EPISODES = (
-    kernels.kernel(SOURCE, name) for name in ("rollout", "one_step", "episodes")
+ROLLOUT, ONE_STEP, EPISODES, PLAY, MEANS_OF_PLAYED = (
+    kernels.kernel(SOURCE, name)
+    for name in ("rollout", "one_step", "episodes", "play", "means_of_played")
 )
 
 
@@ -56,6 +57,15 @@ class Rollout(NamedTuple):
     def done(self) -> Tensor:
         """Where episodes end."""
         return self.terminated | self.truncated
+
+
+class Episodes(NamedTuple):
+    """N episodes per seed, from their starts to their ends; `[S, L, N, ...]`, 0 after the end."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    alive: Tensor  # bool: this step was taken
 
 
 def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) -> ctypes.Structure:
@@ -106,8 +116,9 @@ def rollout(
     physics, elapsed = copies(physics, elapsed)
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
-    ends = new(2, *steps_of, dtype=torch.bool).unbind()
-    steps = Rollout(new(*steps_of, size), actions, new(steps_of), *ends, new(*steps_of, size))
+    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
+    obs, next_obs = new(2, *steps_of, size).unbind()
+    steps = Rollout(obs, actions, new(steps_of), terminated, truncated, next_obs)
     last = new(S, N, size)
     ROLLOUT(
         S=S,
@@ -134,7 +145,7 @@ def step(
 ) -> tuple[Tensor, ...]:
     """One step with discrete actions `[S, N]`; noise `[S, N, transition_noise + initial_noise]`.
 
-    environment, spec, physics, elapsed: as of a rollout. Returns what `envs.Step` holds in its
+    environment, spec, physics, elapsed: as of a rollout. Returns what a `Step` holds in its
     order, with physics and elapsed in the place of the state. Raises IndexError for other actions.
     """
     physics, elapsed = copies(physics, elapsed)
@@ -199,3 +210,47 @@ def episodes(
         returns=returns,
         lengths=lengths,
     )
+
+
+def play(
+    environment: int,
+    spec: Any,
+    acting: PolicyKernel,
+    physics: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> Episodes:
+    """Play episodes from states `[S, N, P]` to their ends, each seed for as long as it takes.
+
+    action_noise, env_noise: `[S, L, N, ...]`, for as many steps as there can be.
+    """
+    S, L, N = action_noise.shape[:3]
+    D, size = len(spec.action_low), spec.obs_size
+    new, steps_of = physics.new_zeros, (S, L, N)
+    actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
+    played = Episodes(new(*steps_of, size), actions, new(steps_of), new(steps_of, dtype=torch.bool))
+    PLAY(
+        S=S,
+        L=L,
+        N=N,
+        O=size,
+        P=physics.shape[2],
+        columns=action_noise.shape[3],
+        noise=env_noise.shape[3],
+        time_limit=spec.time_limit,
+        players=players(environment, spec, acting, physics),
+        action_noise=action_noise,
+        env_noise=env_noise,
+        physics=physics.clone(memory_format=torch.contiguous_format),
+        **played._asdict(),
+    )
+    return played
+
+
+def means_of(played: Episodes) -> dict[str, Tensor]:
+    """What `means_of` of envs/rollout.py says."""
+    S, L, N = played.rewards.shape
+    means = played.rewards.new_empty(2, S)
+    steps = {"rewards": played.rewards, "alive": played.alive}
+    MEANS_OF_PLAYED(S=S, L=L, N=N, means=means, **steps)
+    return dict(zip(("train_return", "train_length"), means.unbind(), strict=True))

@@ -97,7 +97,8 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("backpropagate", *BACKWARD, NO_ZERO),
         ("explained_variance", *VARIANCE),
         ("approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
-        ("prepare", "advantages + values)", "advantages)"),
+        ("estimate", "return logprobs, values, gae(", "return logprobs, values, 2 * gae(", NO_ZERO),
+        ("prepare", "returns = advantages + values", "returns = advantages"),
         ("update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
         ("ActorCritic.policy", *POLICY),
         ("ActorCritic.evaluate", *EVALUATE),
@@ -131,11 +132,12 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "dqn": [
         ("epsilon_at", "initial + progress", "initial - progress"),
+        ("epsilons", "steps.double()", "(200 + steps).double()"),
         ("td_target", " * ~terminated", ""),
         ("td_loss", "return errors.square().mean(-1)", "return errors.abs().mean(-1)"),
         ("td_loss", "0.5 * errors.square()", "errors.square()", {"loss": "huber"}),
         ("backpropagate", "    loss.sum()", "    (3 * loss).sum()", NO_ZERO),
-        ("update_target", "1 - (1 - tau)", "0.5 - (1 - tau)"),
+        ("update_target", "broadcast(1 - keep, old)", "broadcast(0.5 - keep, old)"),
         ("QNetwork.act", "greedy = self(obs).argmax(-1)", "greedy = self(obs).argmin(-1)"),
         (
             "QNetwork.forward",
@@ -216,7 +218,9 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
 ALGORITHMS = [Edit(algo, *edit) for algo, edits in EDITS.items() for edit in edits]
 LAYERS, SAMPLES = "manyseeds/layers.py", "manyseeds/samples.py"
 FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
+OPTIM = "manyseeds/optim.py"
 SHARED = [
+    Edit("ppo", "SeedAdam.step", "self.grads.square(), weight2", "self.grads, weight2", {}, OPTIM),
     *(
         Edit(algo, "SeedPolicy.act", "policy.sample(noise)", "policy.sample(-noise)", {}, LAYERS)
         for algo in ("ppo", "a2c", "trpo", "grpo", "reinforce")

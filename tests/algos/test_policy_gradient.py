@@ -183,7 +183,7 @@ def noise_of(env: envs.Env, actor: Any, N: int) -> tuple[Tensor, Tensor, Tensor]
     streams = SeedStreams(range(S), "train")
     start = streams.uniform(N, env.initial_noise)
     action_noise = actor.draw(streams, H, N)
-    return start, action_noise, streams.uniform(H, N, env.noise_size)
+    return start, action_noise, streams.uniform(H, N, env.transition_noise)
 
 
 def by_reinforce(gamma: float, exit: bool, N: int = 512, **settings: Any) -> Tensor:
@@ -201,7 +201,7 @@ def by_reinforce(gamma: float, exit: bool, N: int = 512, **settings: Any) -> Ten
         critic.network.weights[0].data[..., 0] = torch.tensor([3.0, -2.0, 1.0])
     elif config.weight == "q":
         critic = ExactQ(gamma)  # type: ignore[assignment]
-    episodes = reinforce.play(env, actor, *noise_of(env, actor, N))
+    episodes = envs.play(env, actor, *noise_of(env, actor, N))
     batch = reinforce.prepare(actor, episodes, config)
     reinforce.policy_gradient(actor, batch, reinforce.phi(critic, batch, config), config)
     gradient = actor.network.weights[0].grad
@@ -261,7 +261,7 @@ def by_grpo(
     set_policy(actor.network.weights[0], actor.network.biases[0], THETA)
     start, *noise = noise_of(env, actor, config.num_envs)
     start = start[:, :groups].repeat_interleave(group_size, dim=1)
-    episodes = grpo.play(env, actor, start, *noise)
+    episodes = envs.play(env, actor, start, *noise)
     batch, mask, _ = grpo.prepare(actor, None, episodes, config)
     total, _ = grpo.loss(actor, batch, mask, config)
     # The mean over samples as the sum over steps, mean over episodes.

@@ -59,10 +59,12 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
     starts: list[Tensor] = []
     luck: list[tuple[Tensor, Tensor]] = []
     reset, module = env.reset, importlib.import_module(f"manyseeds.algos.{algo}")
-    play = envs.rollout
+    by_episodes = algo in ("reinforce", "grpo")  # which begin in reset alone
+    acting = "play" if by_episodes else "rollout"
+    play = getattr(envs, acting)
 
     def spy(*args: Any) -> Any:
-        luck.append((made[-1] if algo == "dqn" else args[4], args[5]))
+        luck.append((made[-1] if algo == "dqn" else args[-2], args[-1]))
         return play(*args)
 
     made: list[Tensor] = []  # the uniforms that say which of DQN's actions are random, and which
@@ -79,7 +81,7 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
         return reset(noise)
 
     env.reset = spy_reset  # type: ignore[method-assign]
-    monkeypatch.setattr(envs, "rollout", spy)
+    monkeypatch.setattr(envs, acting, spy)
     if algo == "dqn":
         draw = module.QNetwork.draw
         monkeypatch.setattr(module.QNetwork, "draw", spy_draw)
@@ -93,9 +95,7 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
         for kind in zip(*((u, v[..., :1], v[..., 1:]) for u, v in luck), strict=True)
     )
     kinds = [actions, transitions]
-    if algo in ("reinforce", "grpo"):  # episodes begin in reset alone
-        assert (resets == 0).all()
-    else:
+    if not by_episodes:
         kinds.append(resets)
     for noise in kinds:
         assert len(noise) == 3 * 4 * len(luck)
@@ -116,13 +116,14 @@ def test_the_update_begins_at_the_policy_that_acted(
     raw = algo in ("reinforce", "grpo")  # which update the statistics after every update
     module = importlib.import_module(f"manyseeds.algos.{algo}")
     begin = "policy_gradient" if algo == "reinforce" else "update"
-    play, update = envs.rollout, getattr(module, begin)
+    acting = "play" if raw else "rollout"
+    play, update = getattr(envs, acting), getattr(module, begin)
     noises: list[Tensor] = []
     means: list[Tensor] = []
     first: list[dict[str, Tensor]] = []  # metrics of the first minibatch since the rollout
 
     def spy_rollout(*args: Any) -> Any:
-        noises.append(args[4].flatten(1, 2))
+        noises.append(args[-2].flatten(1, 2))
         return play(*args)
 
     def spy_update(agent: Any, *args: Any) -> Any:
@@ -145,7 +146,7 @@ def test_the_update_begins_at_the_policy_that_acted(
             assert (first[-1]["approx_kl"] > 1e-6).any()
         return metrics
 
-    monkeypatch.setattr(envs, "rollout", spy_rollout)
+    monkeypatch.setattr(envs, acting, spy_rollout)
     monkeypatch.setattr(module, begin, spy_update)
     settings: dict[str, Any] = {"normalize_obs": True}
     if algo in ("ppo", "grpo"):
@@ -275,14 +276,14 @@ def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     algo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""
-    module, budget = importlib.import_module(f"manyseeds.algos.{algo}"), 600
+    budget = 600
     rates = 1e-2, 3e-3  # of the policy and of its critic
     states: list[list[Tensor]] = []
     steps: list[Tensor] = []
     taken: list[Tensor] = []
     actors: list[Any] = []
     made = spy_on_optimizers(monkeypatch)
-    play, log, adam_step = module.play, Run.log, SeedAdam.step
+    play, log, adam_step = envs.play, Run.log, SeedAdam.step
 
     def spy_play(env: envs.Env, actor: Any, *noise: Tensor) -> Any:
         episodes = play(env, actor, *noise)
@@ -305,7 +306,7 @@ def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
         assert not active[timesteps >= budget].any()
         return adam_step(adam, lr, norm, active)
 
-    monkeypatch.setattr(module, "play", spy_play)
+    monkeypatch.setattr(envs, "play", spy_play)
     monkeypatch.setattr(Run, "log", spy_log)
     monkeypatch.setattr(SeedAdam, "step", spy_step)
     settings = {"total_timesteps": budget, "normalize_obs": True, "learning_rate": rates[0]}

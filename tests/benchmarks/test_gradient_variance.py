@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from manyseeds import envs
 from manyseeds.algos import grpo, reinforce
 from manyseeds.benchmarks.chapters import gradient_variance as chapter
 from manyseeds.benchmarks.chapters.blocks import Outcome, text_of
@@ -33,7 +34,7 @@ def actor() -> reinforce.Actor:
 
 def played(
     actor: reinforce.Actor, same_start: bool = False
-) -> tuple[reinforce.Episodes, reinforce.Batch]:
+) -> tuple[envs.Episodes, reinforce.Batch]:
     streams = SeedStreams(SEEDS, "evaluate")
     episodes = gradient_variance.play(CONFIG.make_env(), actor, streams, 4, same_start)
     return episodes, reinforce.prepare(actor, episodes, CONFIG)

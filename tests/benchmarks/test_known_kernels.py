@@ -8,6 +8,7 @@ from pathlib import Path
 
 from manyseeds import envs
 from manyseeds.algos import ppo
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.measurements import known_kernels
 from manyseeds.kernels import guard
 from tests.benchmarks.conftest import Output, Patch, Refusal
@@ -16,10 +17,19 @@ from tests.benchmarks.conftest import Output, Patch, Refusal
 def test_known_functions_are_current() -> None:
     """After an honest change: `python benchmarks/known_kernels.py`."""
     stored = json.loads(known_kernels.FILE.read_text())
+    found, _ = known_kernels.found_now()
     assert {kernel: entry["versions"] for kernel, entry in stored.items()} == {
-        kernel: [sorted(version) for version in versions]
-        for kernel, versions in known_kernels.versions().items()
+        kernel: found.largest(kernel) for kernel in found.versions
     }
+
+
+def test_kernels_within_others_are_compared() -> None:
+    """PPO's update in C asks for none of what it stands for."""
+    found = known_kernels.Found()
+    list(found.asked("ppo", catalog.facts("ppo").small))
+    within = {"kernels.ppo_gradient", "optim.step", "scan.take", "mlp.forward"}
+    assert within <= found.versions.keys()
+    assert found.outer("optim.step") == {"optim.step", "kernels.ppo_update"}
 
 
 def test_no_known_function_is_one_that_could_not_be_read() -> None:

@@ -102,12 +102,16 @@ def test_two_results_are_refused_with_both_records(tmp_path: Path, capsys: Outpu
 
 @pytest.mark.parametrize(
     ("final", "build", "word"),
-    [(17.0, "AVX2", "kept the first"), (None, "AVX-512", "there already")],
+    [
+        (17.0, "torch", "kept the first"),
+        (None, "AVX-512", "there already"),
+        (17.0, "AVX2", "refused"),
+    ],
 )
 def test_the_first_of_two_builds_is_kept(
     tmp_path: Path, capsys: Output, final: float | None, build: str, word: str
 ) -> None:
-    """Also where only the times differ, of the same build."""
+    """Also where only the times differ. All builds in C must have the same results."""
     a, b, c = (tmp_path / name for name in "abc")
     finals = ALL if final is None else {**ALL, 3: final}
     for results, scores, kernels in ((a, ALL, "AVX-512"), (b, finals, build)):
@@ -115,10 +119,10 @@ def test_the_first_of_two_builds_is_kept(
         (part,) = results.glob("runs/*/ppo/*/seeds-*")
         summary = {**read_json(part / "summary.json"), "learn_seconds": len(results.name + kernels)}
         write_json(part / "summary.json", {**summary, "total_seconds": time.perf_counter()})
-        execution = {"device": "cpu", "threads": 1, "kernels": {"instructions": kernels}}
-        change(part, execution=execution)
+        built = kernels if kernels == "torch" else {"instructions": kernels}
+        change(part, execution={"device": "cpu", "threads": 1, "kernels": built})
     assert parts_of(a) != parts_of(b)
-    assert run(a, b, "--results", c) == 0
+    assert run(a, b, "--results", c) == (word == "refused")
     assert f"1 {word}" in capsys.readouterr().out
     assert parts_of(c) == parts_of(a)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import os
 import subprocess
 import sys
@@ -40,8 +39,7 @@ from manyseeds.runs.control import Run, main
 from manyseeds.usage import documented
 from tests.benchmarks.conftest import Output, Patch
 
-SCRIPTS = sorted(p for p in (ROOT / "algos").glob("*.py") if p.stem != "__init__")
-MODULES = {p.stem: importlib.import_module(f"manyseeds.algos.{p.stem}") for p in SCRIPTS}
+MODULES = {name: catalog.module("algos", name) for name in catalog.names("algos")}
 CONTROL = {
     name: module for name, module in MODULES.items() if issubclass(module.Config, ControlConfig)
 }

@@ -595,11 +595,15 @@ OURS, SB3, LANGUAGE = {"ppo", "dqn", "bridged"}, {"sb3-ppo", "sb3-dqn"}, {"grpo"
 CONTROL = OURS | SB3
 CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/layers.py": [("total = self.count + n", "total = n", {"ppo"})],
-    "manyseeds/kernels/mlp.c": [("plus_product(all(1), -y, y)", "all(1)", OURS)],
+    "manyseeds/kernels/mlp.c": [
+        ("plus_product(all(1), -y, y)", "all(1)", CONTROL | {"td", "vi", "pi"})
+    ],  # evaluations, too
     "manyseeds/kernels/statistics.c": [("(double)(n - 1);", "(double)n;", {"ppo"})],
     "algos/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
-    "manyseeds/seeds.py": [("generator.standard_normal(", "generator.random(", CONTROL | {"td"})],
-    "manyseeds/evaluate.py": [("per_episode = returns.", "each = returns.", CONTROL)],
+    "manyseeds/seeds.py": [("both[:, :count]", "-both[:, :count]", CONTROL | {"td"})],
+    "manyseeds/evaluate.py": [
+        ("torch.where(returns.isfinite(),", "torch.where(returns > 0,", CONTROL)
+    ],
     "manyseeds/runs/base.py": [
         ("self.seeds = list(seeds)", "self.seeds = [x + 1 for x in seeds]", set(RUNS)),
         ("self._learned = self.learn_s\n", "self._learned += self.learn_s\n", set()),

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import distributions, envs, layers, optim, samples
-from manyseeds.algos import a2c, ppo, trpo
+from manyseeds.algos import a2c, dqn, ppo, reinforce, trpo
 from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING
 from manyseeds.kernels import guard
 from manyseeds.kernels.guard import Guard, looking_by_iteration, watch
-from manyseeds.layers import SeedMLP
+from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.runs.configurations import RowRun
 from manyseeds.seeds import SeedStreams
 
@@ -192,6 +192,112 @@ def test_it_degrades_by_level(agent: ppo.ActorCritic, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ppo.ActorCritic, "act", mine)
     assert LOSS.allows(agent)
     assert not PLAYING.allows(agent)
+
+
+UPDATE: Guard = ppo.update.guard  # type: ignore[attr-defined]
+
+
+class OtherConfig(ppo.Config):
+    @property
+    def minibatch(self) -> int:
+        return 1
+
+
+class OtherBatch(ppo.Batch):
+    @property
+    def returns(self) -> Tensor:  # type: ignore[override]
+        return self.values
+
+
+def given_to_update(agent: ppo.ActorCritic, **others: Any) -> list[Any]:
+    own = {"optimizer": optim.SeedAdam(agent), "batch": sample(), "shuffle": torch.zeros(1, 1, 8)}
+    own |= {"config": ppo.Config(), "lr": torch.ones(()), "clip_range": torch.ones(())}
+    return [agent, *(own | others).values()]
+
+
+def with_another_part(agent: Any, optimizer: Any) -> None:
+    part = RunningStats(1, 4)
+    part.normalize = mine  # type: ignore[method-assign, assignment]
+    agent.obs_stats = part
+
+
+def frozen(agent: Any, optimizer: Any) -> None:
+    agent.log_std.requires_grad_(False)
+
+
+# What is changed of the objects that an update works on, and what is said.
+OBJECTS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "a method of the optimizer": ("mine", lambda a, o: setattr(o, "step", mine)),
+    "what its methods call": ("mine", lambda a, o: setattr(o, "gather", mine)),
+    "its class": ("mine", lambda a, o: setattr(o, "__class__", OtherAdam)),
+    "a part of the agent": ("mine", lambda a, o: setattr(a.obs_stats, "normalize", mine)),
+    "another part": ("mine", with_another_part),
+    "a hook": ("hook", lambda a, o: a.networks.register_forward_hook(mine)),
+    "a frozen parameter": ("log_std", frozen),
+}
+
+
+@pytest.mark.parametrize(("said", "change"), OBJECTS.values(), ids=OBJECTS)
+def test_all_objects_that_an_update_works_on_count(
+    said: str, change: Callable[[Any, Any], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = make(normalize_obs=True, env="Pendulum-v1")
+    given = given_to_update(agent)
+    assert UPDATE.allows(*given)
+    change(agent, given[1])
+    assert not UPDATE.allows(*given)
+    assert re.fullmatch(f"note: .*{said}.* changed: PyTorch.*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "other", [{"config": OtherConfig()}, {"batch": OtherBatch(*6 * [torch.ones(1, 8)])}]
+)
+def test_data_of_other_classes_counts(agent: ppo.ActorCritic, other: dict[str, Any]) -> None:
+    assert UPDATE.allows(*given_to_update(agent))
+    assert not UPDATE.allows(*given_to_update(agent, **other))
+
+
+def test_losing_the_whole_leaves_its_parts(
+    agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was changed is said once, with what it costs all kernels that stood for it."""
+    given = given_to_update(agent)
+    monkeypatch.setattr(optim.SeedOptimizer, "gather", mine)
+    slower = {"kernels.ppo_update": 1.5, "optim.step": 1.8}
+    known = {name: x._replace(slower=slower.get(name, 0)) for name, x in guard.known().items()}
+    monkeypatch.setattr(guard, "known", lambda: known)
+    assert not UPDATE.allows(*given)
+    assert LOSS.allows(agent, *given[2:])
+    assert not STEP.allows(given[1])
+    message = capsys.readouterr().err
+    assert message.count("note") == 1
+    assert "training takes about 1.8 times as long" in message
+
+
+def test_what_is_handed_on_is_followed() -> None:
+    """To functions and objects, through parts of objects, and to a library."""
+    spec, init = envs.CartPole().spec, SeedStreams([0], "init")
+    net = dqn.QNetwork(spec, dqn.Config(), init)
+    actor = reinforce.Actor(spec, reinforce.Config(), init)
+    critic = reinforce.Critic(spec, reinforce.Config(weight="q"), init)
+    scaled = make(normalize_reward=True, normalize_obs=True)
+    replay = dqn.Replay(1, 10, 4, torch.device("cpu"))
+    other = optim.SeedRMSprop(a2c.ActorCritic(spec, a2c.Config(), init))
+    found: list[tuple[Any, list[Any], set[str]]] = [
+        (ppo.prepare, [scaled], {"RewardScale.forward", "RunningStats.normalize"}),
+        (
+            dqn.update,
+            [net, net, optim.SeedAdam(net), replay],
+            {"Replay.sample", "Replay.size", "QNetwork.forward", "SeedOptimizer.gather"},
+        ),
+        (a2c.update, [None, other], {"SeedRMSprop.step"}),
+        (reinforce.phi, [critic], {"Critic.forward"}),
+        (reinforce.policy_gradient, [actor], {"Actor.forward"}),
+    ]
+    for function, given, names in found:
+        function = inspect.unwrap(function)
+        walk = Guard("scan.unknown", function).walk(*given)
+        assert names <= {definition.name for definition in walk.found.values()}, function
 
 
 class Renamed(ppo.ActorCritic):
@@ -360,6 +466,18 @@ def test_an_environment_is_asked(
     assert envs.kernels.address(env) is None
     monkeypatch.undo()
     assert envs.kernels.address(env)
+
+
+def test_an_edit_of_the_c_code_of_a_kernel_counts(
+    agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of what it shares, until it has been compared with the Python."""
+    file = ROOT / "manyseeds" / "kernels" / "policy.c"
+    code = guard.c_reached
+    monkeypatch.setattr(guard, "c_reached", lambda origin: code(origin) | {file: "edited"})
+    assert not UPDATE.allows(*given_to_update(agent))
+    message = capsys.readouterr().err
+    assert "code of manyseeds/kernels/policy.c was changed and not compared with the" in message
 
 
 def test_an_edit_of_the_c_code_of_an_environment_counts(

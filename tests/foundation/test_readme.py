@@ -170,7 +170,7 @@ def test_no_script_hides_a_module_or_waits_for_a_slow_one() -> None:
     for folder in ("algos", "benchmarks", "llm_track", "envs", "manyseeds"):
         for path in (ROOT / folder).rglob("*.py"):
             assert path.stem not in others or path.parent != ROOT / folder, path
-            slow = r"^(?:import|from) (?:matplotlib|scipy\.stats)"
+            slow = r"^(?:import|from) (?:matplotlib|scipy\.stats|seaborn)"
             assert not re.search(slow, path.read_text(), re.MULTILINE), path
 
 
