@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyseeds import envs, kernels
+from manyseeds import kernels
 from manyseeds.algos import ppo
 from manyseeds.runs.control import Run
 from tests.planted_bugs.planting import ROOT
@@ -30,19 +30,16 @@ from tests.planted_bugs.planting import ROOT
 @pytest.fixture(autouse=True)
 def _caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Libraries are kept in a folder of the test; what this process has loaded is forgotten."""
-    libraries = kernels.library, envs.kernels.library
-    before = [function() for function in libraries]
+    before = kernels.library()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(kernels, "_used", False)
     monkeypatch.delenv("CC", raising=False)
-    for function in libraries:
-        function.cache_clear()
+    kernels.library.cache_clear()
     yield
     monkeypatch.undo()
-    for function in libraries:
-        function.cache_clear()
-    assert [function() is None for function in libraries] == [x is None for x in before]
+    kernels.library.cache_clear()
+    assert (kernels.library() is None) == (before is None)
 
 
 needs_compiler = pytest.mark.skipif(
@@ -51,10 +48,19 @@ needs_compiler = pytest.mark.skipif(
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All C that there is."""
     path = tmp_path / "answer.c"
     path.write_text("int answer(void) { return 42; }\n")
+    monkeypatch.setattr(kernels, "sources", lambda: [path])
+    monkeypatch.setattr(kernels, "declare", lambda functions: None)
     return path
+
+
+def built() -> kernels.SharedLibrary | None:
+    """The library, as a new process gets it."""
+    kernels.library.cache_clear()
+    return kernels.library()
 
 
 def answer(library: kernels.SharedLibrary | None) -> int:
@@ -106,7 +112,7 @@ def test_a_broken_compiler_is_one_line(
     """Nothing of it is kept: a compiler that was repaired is asked again."""
     cc = script(tmp_path / "cc", BROKEN[case]) if ";" in BROKEN[case] else BROKEN[case]
     monkeypatch.setenv("CC", cc)
-    assert kernels.built([source]) is None
+    assert built() is None
     (line,) = lines(capsys)
     assert line.startswith("note: ")
     assert line.endswith("; without kernels in C training takes several times as long")
@@ -137,7 +143,7 @@ def test_no_compiler_at_all(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
-    assert kernels.built([source]) is None
+    assert built() is None
     (line,) = lines(capsys)
     assert "no C compiler (cc, gcc or clang" in line
 
@@ -155,7 +161,7 @@ def test_a_compiler_that_hangs_is_asked_once(
     text = f"{SPEAKS if speaks else ':'}; echo called >> {log}; exec sleep 60"
     monkeypatch.setenv("CC", script(tmp_path / "cc", text))
     monkeypatch.setattr(kernels, "TIMEOUT", 0.3)
-    assert kernels.built([source]) is None
+    assert built() is None
     assert log.read_text() == "called\n"
     (line,) = lines(capsys)
     assert "timed out" in line
@@ -171,7 +177,7 @@ def test_the_next_flags_and_the_next_compiler(
     no_openmp = f'case "$*" in *-fopenmp*) echo "error: none" >&2; exit 1;; esac; exec {real} "$@"'
     script(tmp_path / "gcc", no_openmp)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    library = kernels.built([source])
+    library = built()
     assert answer(library) == 42
     assert library is not None
     assert "-fopenmp" not in library.build.flags
@@ -191,16 +197,16 @@ def kept(tmp_path: Path) -> list[Path]:
 def test_a_library_is_built_once(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     (folder,) = kept(tmp_path)
     calls: list[object] = []
     run = kernels.run
     monkeypatch.setattr(kernels, "run", lambda command: (calls.append(command), run(command))[1])
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     assert [command[1:] for command in calls] == [["--version"]]  # type: ignore[index]
     assert kept(tmp_path) == [folder]
     monkeypatch.setattr(kernels, "cpu", lambda: ["another machine of a cluster"])
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     assert len(kept(tmp_path)) == 2
 
 
@@ -210,7 +216,7 @@ def test_flags_in_cc(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPat
     source.write_text("int answer(void) { return ANSWER; }\n")
     for number in (1, 2):
         monkeypatch.setenv("CC", f"gcc -O1 -DANSWER={number}")
-        library = kernels.built([source])
+        library = built()
         assert answer(library) == number
         assert library is not None
         assert library.build.flags.startswith(f"-O1 -DANSWER={number} -std=gnu11")
@@ -220,7 +226,7 @@ def test_flags_in_cc(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPat
 @needs_compiler
 @pytest.mark.parametrize("how", ["a bit", "truncated", "empty", "no checksum", "gone"])
 def test_a_corrupt_library_is_built_anew(how: str, tmp_path: Path, source: Path) -> None:
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     (folder,) = kept(tmp_path)
     library = folder / "library.so"
     content = library.read_bytes()
@@ -232,7 +238,7 @@ def test_a_corrupt_library_is_built_anew(how: str, tmp_path: Path, source: Path)
         library.write_bytes(broken[how])
     if how == "no checksum":
         (folder / "sha256").unlink()
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     assert kept(tmp_path) == [folder]
     assert library.read_bytes() == content
     assert kernels.is_whole(folder)
@@ -249,7 +255,7 @@ def test_a_cache_that_cannot_be_written(
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     assert kept(tmp_path)[0].parent.name == f"manyseeds-{os.getuid()}"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("HOME")
@@ -258,10 +264,10 @@ def test_a_cache_that_cannot_be_written(
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     assert lines(capsys) == []
     monkeypatch.setattr(kernels, "places", lambda: [file / "no folder"])
-    assert kernels.built([source]) is None
+    assert built() is None
     (line,) = lines(capsys)
     assert "no folder can be written" in line
 
@@ -274,14 +280,14 @@ def test_another_users_library_is_not_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Neither one in this user's cache nor any in a folder that is another's."""
-    assert answer(kernels.built([source])) == 42
+    assert answer(built()) == 42
     (folder,) = kept(tmp_path)
     assert kernels.is_whole(folder)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     assert not kernels.is_whole(folder)
     (tmp_path / f"manyseeds-{me + 1}").mkdir()  # by somebody who expects this user
-    assert kernels.built([source]) is None
+    assert built() is None
     assert kept(tmp_path) == [folder]
     (line,) = lines(capsys)
     assert "no folder" in line
@@ -373,7 +379,7 @@ def test_a_sanitizer_would_report_something(tmp_path: Path, source: Path) -> Non
     """Otherwise the test above could not fail."""
     source.write_text("#include <stdlib.h>\nint answer(int n) { return ((int *)malloc(4))[n]; }\n")
     program = "from pathlib import Path; from manyseeds import kernels; "
-    program += f"print(kernels.built([Path({str(source)!r})]).functions.answer(%d))"
+    program += f"print(kernels.load_library([Path({str(source)!r})]).functions.answer(%d))"
     status, output = sanitized(tmp_path, "-c", program % 0)
     assert status == 0, output
     status, output = sanitized(tmp_path, "-c", program % 1)
