@@ -59,7 +59,7 @@ def gae_estimate(
 @kernels.sets_gradients
 def ppo_gradient(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
     """What `backpropagate` of ppo.py says."""
-    S, M, size = batch.obs.shape
+    S, M = batch.returns.shape
     networks = mlp.struct(agent.networks, agent)
     P = networks.networks * networks.size
     gradients, new = batch.obs.new_zeros(S, P), batch.obs.new_empty
@@ -67,7 +67,7 @@ def ppo_gradient(agent: Any, batch: Any, config: Any, clip_range: Tensor | None)
     PPO_GRADIENT(
         S=S,
         M=M,
-        O=size,
+        O=agent.obs_size,
         P=P,
         policy=policy.struct(agent, agent.networks),
         obs=batch.obs,
@@ -108,7 +108,7 @@ def ppo_update(
     clip_range: Tensor | None,
 ) -> dict[str, Tensor]:
     """What `update` of ppo.py says."""
-    S, B, size = batch.obs.shape
+    S, B = batch.returns.shape
     names = ["policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance"]
     metrics = batch.obs.new_empty(len(names), S)
     clips = isinstance(config.clip_range, Tensor) or config.clip_range > 0
@@ -116,7 +116,7 @@ def ppo_update(
         S=S,
         B=B,
         M=config.minibatch,
-        O=size,
+        O=agent.obs_size,
         P=optimizer.params.shape[1],
         epochs=shuffle.shape[1],
         policy=policy.struct(agent, agent.networks),
@@ -185,11 +185,11 @@ def a2c_gradient(agent: Any, batch: Any, config: Any) -> Terms:
 
 def a2c_batch(agent: Any, batch: Any, config: Any) -> ctypes.Structure:
     """What the loss is computed of."""
-    S, M, size = batch.obs.shape
+    S, M = batch.returns.shape
     return A2C_BATCH(
         S=S,
         M=M,
-        O=size,
+        O=agent.obs_size,
         normalized=config.normalize_advantage,
         policy=policy.struct(agent, agent.networks),
         obs=batch.obs,
@@ -543,13 +543,13 @@ def step_arguments(
     agent: Any, theta: Tensor, batch: Any, config: Any
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a step of the policies is computed of, and its metrics, which it will fill."""
-    S, B, size = batch.obs.shape
+    S, B = batch.returns.shape
     names = ["policy_loss", "kl", "line_search_success", "step_fraction", "entropy"]
     metrics = batch.obs.new_empty(len(names), S)
     given = {
         "S": S,
         "B": B,
-        "O": size,
+        "O": agent.obs_size,
         "P": theta.shape[1],
         "normalized": config.normalize_advantage,
         "cg_steps": config.cg_steps,
@@ -572,12 +572,12 @@ def fit_arguments(
     agent: Any, optimizer: Any, batch: Any, shuffle: Tensor, config: Any
 ) -> dict[str, Any]:
     """What passes of the value functions are computed of, and their losses to fill."""
-    S, B, size = batch.obs.shape
+    S, B = batch.returns.shape
     return {
         "S": S,
         "B": B,
         "M": config.minibatch,
-        "O": size,
+        "O": agent.obs_size,
         "P": optimizer.params.shape[1],
         "epochs": shuffle.shape[1],
         "policy": policy.struct(agent, agent.actor, agent.policy_parameters()),

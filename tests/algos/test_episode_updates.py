@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manyseeds import envs, kernels
 from manyseeds.algos import grpo, reinforce
+from manyseeds.envs.rollout import play_step_by_step
 from manyseeds.kernels.guard import Guard
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
@@ -29,7 +30,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "reinforce, box": (reinforce, {**BOX, "weight": "q", "entropy_coef": 0.1, "hidden": ()}),
     "grpo": (grpo, {}),
     "grpo, outcome": (grpo, {"advantage": "outcome", "groups": 2, "kl_coef": 0.2}),
-    "grpo, process": (grpo, {"advantage": "process", "peers": "all", "minibatch_size": 7}),
+    "grpo, process": (grpo, {"advantage": "process", "peers": "all"}),
     "grpo, batch": (grpo, {"std": "batch", "entropy_coef": 0.1, "normalize_obs": True}),
     "grpo, unclipped": (grpo, {"std": "none", "clip_range": 0.0, "peers": "all"}),
     "grpo, box": (grpo, {**BOX, "clip_range_high": 0.3, "kl_coef": 0.1, "groups": 2}),
@@ -51,7 +52,7 @@ class Learner:
         self.module, settings = CASES[case]
         small = {"episodes": 4, "minibatch_size": 32, "critic_updates": 3}
         if self.module is grpo:
-            small = {"group_size": 4, "minibatch_size": 32, "epochs": 2}
+            small = {"group_size": 4, "minibatch_size": 7, "epochs": 2}
         self.config = self.module.Config(**{"hidden": (16,), **small, **settings})
         self.spec = self.config.make_env().spec
         init = SeedStreams(seeds, "init")
@@ -63,7 +64,7 @@ class Learner:
         for network in filter(None, (self.actor, self.critic)):
             for p in network.parameters():
                 p.data += 0.3 * self.noise.normal(*p.shape[1:])
-        self.episodes = self._episodes()
+        self.episodes = self._episodes(seeds)
         self.draws = (
             self.noise.uniform(3, 32),
             self.noise.uniform(2, self.episodes.alive[0].numel()),
@@ -80,13 +81,18 @@ class Learner:
                 *(x.double() if x.is_floating_point() else x for x in self.episodes)
             )
 
-    def _episodes(self) -> envs.Episodes:
-        """Of 1 to L steps, with rewards of which many are equal."""
+    def _episodes(self, seeds: range) -> envs.Episodes:
+        """Of 1 to L steps, with rewards of which many are equal; those of some seeds tell little."""
         config = self.config
         N = config.num_envs if self.module is grpo else config.episodes
         alive = torch.arange(L).view(1, L, 1) <= self.noise.uniform(1, N) * L
         obs = self.noise.normal(L, N, self.spec.obs_size)
         rewards = (3 * self.noise.uniform(L, N)).floor() - 1
+        for s, seed in enumerate(seeds):
+            if self.module is grpo and seed % 3 == 1:  # only at the first step
+                rewards[s, 1:] = 0
+            elif self.module is grpo and seed % 3 == 2:  # not in the first group
+                rewards[s, :, :4] = 0
         noise = self.actor.draw(self.noise, L * N)
         with torch.no_grad():
             flat = self.actor.act(obs.flatten(1, 2), noise)
@@ -199,3 +205,22 @@ def test_an_action_that_is_none_is_an_error(case: str) -> None:
     learner.episodes.actions[1, 0, 0] = 10**9
     with pytest.raises(IndexError):
         learner.learn()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
+def test_episodes_are_those_of_rollouts(env_id: str) -> None:
+    """To the bit, each seed for as long as it takes, also where the noise ends before them."""
+    config = grpo.Config(env=env_id, hidden=(16,), normalize_obs=True)
+    env, streams = config.make_env(), SeedStreams(range(S), "train")
+    actor = grpo.Actor(env.spec, config, SeedStreams(range(S), "init"))
+    for steps in (15, env.spec.time_limit):
+        noise = actor.draw(streams, steps, 5), streams.uniform(steps, 5, env.transition_noise)
+        start = streams.uniform(5, env.initial_noise)
+        found = envs.play(env, actor, start, *noise)
+        with torch.no_grad():
+            right = play_step_by_step(env, actor, start, *noise)
+        for x, y in zip(found, right, strict=True):
+            assert torch.equal(x, y)
+        for name, mean in envs.means_of(found).items():
+            with kernels.off():
+                torch.testing.assert_close(mean, envs.means_of(right)[name])

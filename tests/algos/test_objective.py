@@ -1,4 +1,4 @@
-"""The objectives of PPO and A2C in C against those of their files, in float64."""
+"""Gradients and whole updates of PPO, A2C and TRPO in C against their files, in float64."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.algos import a2c, ppo
+from manyseeds.algos import a2c, ppo, trpo
 from manyseeds.kernels.guard import Guard
+from manyseeds.optim import SeedAdam, flatten_parameters
 from manyseeds.seeds import SeedStreams
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
 
 S, M = 3, 37
-FILES: dict[str, Any] = {"ppo": ppo, "a2c": a2c}
+FILES: dict[str, Any] = {"ppo": ppo, "a2c": a2c, "trpo": trpo}
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {}),
     "ppo, as they are": ("ppo", {"normalize_advantage": False, "value_coef": 0.3}),
@@ -30,11 +31,23 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "a2c, entropy": ("a2c", {"normalize_advantage": True, "entropy_coef": 0.05}),
     "a2c, box": ("a2c", {"env": "MountainCarContinuous-v0", "entropy_coef": 0.05}),
 }
+MINI = {"num_envs": 4, "num_steps": 10, "minibatch_size": 8, "hidden": (16, 12)}
+UPDATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo, update": ("ppo", {**MINI, "target_kl": 0.05}),
+    "ppo, update, box": ("ppo", {**MINI, "env": "Pendulum-v1", "entropy_coef": 0.05}),
+    "a2c, update": ("a2c", {"entropy_coef": 0.05}),
+    "a2c, update, box": ("a2c", {"env": "Pendulum-v1", "optimizer": "adam", "hidden": (5,)}),
+    "a2c, update, tf": ("a2c", {"optimizer": "rmsprop_tf", "normalize_obs": True, "hidden": ()}),
+    "trpo, update": ("trpo", MINI),
+    "trpo, update, box": ("trpo", {**MINI, "env": "Pendulum-v1", "normalize_obs": True}),
+    "trpo, update, deterministic": ("trpo", {**MINI, "hidden": (5,), "cg_damping": 1.0}),
+    "trpo, update, linear": ("trpo", {**MINI, "hidden": (), "normalize_advantage": False}),
+}
 
 
 def example(case: str, size: int = M, seeds: int = S) -> tuple[Any, Any, list[Any]]:
     """The algorithm, agents and the rest of the arguments of its loss; some ratios are cut."""
-    algo, settings = SETTINGS[case]
+    algo, settings = (SETTINGS | UPDATES)[case]
     module = FILES[algo]
     config = module.Config(**settings)
     env = config.make_env()
@@ -47,6 +60,8 @@ def example(case: str, size: int = M, seeds: int = S) -> tuple[Any, Any, list[An
     with torch.no_grad():
         for p in agent.parameters():  # policies that differ from state to state
             p.add_(0.3 * normal(*p.shape[1:]))
+        if "deterministic" in case:
+            agent.actor.biases[-1][:, :, :, 0] += 1e4
     obs = normal(size, env.spec.obs_size)
     if agent.obs_stats is not None:
         agent.obs_stats.update(obs)
@@ -101,7 +116,7 @@ def test_nothing_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     module, agent, rest = example("ppo")
     asked: list[bool] = []
     loss = ppo.loss
-    monkeypatch.setattr(Guard, "allows", lambda self, agent: True)  # the spy is seen
+    monkeypatch.setattr(Guard, "allows", lambda self, *given: True)  # the spy is seen
     monkeypatch.setattr(ppo, "loss", lambda *args: (asked.append(True), loss(*args))[1])
     module.backpropagate(agent, *rest)
     assert not asked
@@ -148,18 +163,8 @@ def test_a_ratio_that_overflows(case: str, advantage: float) -> None:
         assert torch.equal(x.isfinite(), y.isfinite())
 
 
-def test_what_kernels_cannot_take_is_left_to_the_file() -> None:
-    """Other types, shapes that broadcast or are wrong, inputs that need a gradient."""
+def test_shapes_and_types_that_are_wrong_are_errors() -> None:
     module, agent, (batch, *rest) = example("ppo")
-    expected = learn(module, agent, [batch, *rest])
-
-    def equal(changed: Any) -> None:
-        for x, y in zip(learn(module, agent, [changed, *rest]), expected, strict=True):
-            torch.testing.assert_close(x, y)
-
-    advantages = batch.advantages.clone().requires_grad_()
-    equal(batch._replace(advantages=advantages))
-    assert advantages.grad is not None
     for wrong in (batch.obs[..., :-1], batch.obs[:1]):
         with pytest.raises((RuntimeError, ValueError)):
             learn(module, agent, [batch._replace(obs=wrong), *rest])
@@ -181,3 +186,97 @@ def test_a_clip_range_of_0_cuts_every_gain() -> None:
     rest = [batch, config, torch.tensor(0.0)]
     for x, y in zip(learn(module, agent, rest), learn(module, *doubled(agent, rest)), strict=True):
         torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-4 * (1 + y.abs().max().item()))
+
+
+def updated(module: Any, agent: Any, rest: list[Any]) -> list[Tensor]:
+    """The metrics of two updates, and all parameters after them; the agent stays as it is."""
+    agent, (batch, config, *clip) = copy.deepcopy(agent), rest
+    seeds, kind = len(batch.obs), batch.returns.dtype
+    keys = torch.rand(2, 4, 40, generator=torch.Generator().manual_seed(0)).expand(
+        seeds, -1, -1, -1
+    )
+    lr = torch.tensor(1e-2)
+    if module is trpo:
+        theta, optimizer = flatten_parameters(agent.policy_parameters()), SeedAdam(agent.critic)
+    else:
+        optimizer = a2c.make_optimizer(agent, config) if module is a2c else SeedAdam(agent)
+    found: list[Tensor] = []
+    for shuffle in keys.unbind(1):
+        if module is trpo:
+            metrics = trpo.update(agent, theta, optimizer, batch, shuffle.to(kind), config)
+        elif module is a2c:
+            metrics = a2c.update(agent, optimizer, batch, config, lr)
+        else:
+            shuffle = shuffle.contiguous().to(kind)
+            metrics = ppo.update(agent, optimizer, batch, shuffle, config, lr, *clip)
+        found += metrics.values()
+    return [*found, *(p.detach() for p in agent.parameters())]
+
+
+def close(found: list[Tensor], right: list[Tensor], bound: float) -> None:
+    for x, y in zip(found, right, strict=True):
+        limit = bound * (1 + y.abs().nan_to_num().max().item())
+        torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=limit, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", UPDATES)
+def test_updates_are_those_of_the_file(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, agent, rest = example(case, 40)
+    asked: list[bool] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Guard, "allows", lambda self, *given: True)  # the spy is seen
+        patch.setattr(module, "explained_variance", lambda *args: asked.append(True))
+        found = updated(module, agent, rest)
+    assert not asked  # PyTorch has computed nothing
+    exact, given = doubled(agent, rest)
+    with kernels.off():
+        close(found, updated(module, exact, given), 1e-3)
+    start = [p.detach() for p in agent.parameters()]
+    assert any(not torch.equal(x, y) for x, y in zip(found[-len(start) :], start, strict=True))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("case", UPDATES)
+def test_updates_keep_the_seeds_apart(case: str) -> None:
+    """The same bits with one thread and two, alone and with a seed of NaN beside it."""
+    module, agent, rest = example(case, 40)
+    right = updated(module, agent, rest)
+    torch.set_num_threads(2)
+    with torch.no_grad():
+        for x in (*agent.parameters(), rest[0].returns):
+            x[1] = torch.nan
+    sick = updated(module, agent, rest)
+    for x, y in zip(sick, right, strict=True):
+        assert torch.equal(x[[0, 2]], y[[0, 2]])
+    assert sick[-1][1].isnan().any()
+    one = copy.deepcopy(agent)
+    alone = module.ActorCritic(rest[1].make_env().spec, rest[1], SeedStreams([2], "init"))
+    alone.load_state_dict({k: v[2:] for k, v in one.state_dict().items()})
+    batch = type(rest[0])(*(x[2:] for x in rest[0]))
+    for x, y in zip(updated(module, alone, [batch, *rest[1:]]), right, strict=True):
+        assert torch.equal(x[0], y[2])
+
+
+@pytest.mark.parametrize("case", [case for case in UPDATES if "trpo" in case])
+def test_parts_of_trpos_update_are_the_whole(case: str) -> None:
+    """`policy_step` and `fit_critic` in C one after the other."""
+    module, agent, (batch, config) = example(case, 40)
+    found = []
+    for whole in (True, False):
+        mine = copy.deepcopy(agent)
+        theta = flatten_parameters(mine.policy_parameters())
+        given = (
+            SeedAdam(mine.critic),
+            batch,
+            torch.rand(S, 2, 40, generator=torch.Generator().manual_seed(0)),
+            config,
+        )
+        if whole:
+            metrics = trpo.update(mine, theta, *given)
+            del metrics["explained_variance"]
+        else:
+            metrics = trpo.policy_step(mine, theta, batch, config)
+            metrics["value_loss"] = trpo.fit_critic(mine, *given)
+        found.append([*metrics.values(), *mine.parameters()])
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y)
