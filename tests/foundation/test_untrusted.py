@@ -267,6 +267,7 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "benchmarks/measurements/portable_bits.py": {"prepared"},  # a method of runs
     "benchmarks/launchers/node.py": {"version", "pack", "unpack"},  # sources; archives in memory
     "benchmarks/merge.py": {"merge_run", "finished"},  # a method of parts
+    "benchmarks/measurements/portable_bits.py": {"prepared"},  # a method of runs
     "benchmarks/measurements/same_bits.py": {
         "run",
         "__init__",
