@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds import kernels
+from manyseeds import envs, kernels
 from manyseeds.algos import a2c, ppo, trpo
 from manyseeds.kernels.guard import Guard
 from manyseeds.optim import SeedAdam, flatten_parameters
@@ -186,6 +186,42 @@ def test_a_clip_range_of_0_cuts_every_gain() -> None:
     rest = [batch, config, torch.tensor(0.0)]
     for x, y in zip(learn(module, agent, rest), learn(module, *doubled(agent, rest)), strict=True):
         torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-4 * (1 + y.abs().max().item()))
+
+
+ESTIMATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": SETTINGS["ppo"],
+    "ppo, normalised box": SETTINGS["ppo, normalised box"],
+    "a2c": ("a2c", {}),
+    "a2c, n steps": ("a2c", {"advantage": "n_step"}),
+    "a2c, Monte Carlo": ("a2c", {"advantage": "monte_carlo"}),
+    "trpo": UPDATES["trpo, update, box"],
+}
+
+
+@pytest.mark.parametrize("case", ESTIMATES)
+def test_estimates_are_those_of_the_file(case: str) -> None:
+    """Of rollouts with random ends; the successor of an end is another state than the next one."""
+    algo, settings = ESTIMATES[case]
+    sizes = {"num_envs": 3, "num_steps": 11} | ({} if algo == "a2c" else {"minibatch_size": 11})
+    module, config = FILES[algo], FILES[algo].Config(**settings | sizes)
+    spec = config.make_env().spec
+    agent = module.ActorCritic(spec, config, SeedStreams(range(S), "init"))
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(S, 12, 3, spec.obs_size, generator=generator)
+    if agent.obs_stats is not None:
+        agent.obs_stats.update(obs.flatten(1, 2))
+    ends = torch.rand(2, S, 11, 3, generator=generator) < 0.2
+    other = torch.randn(S, 11, 3, spec.obs_size, generator=generator)
+    next_obs = torch.where(ends.any(0).unsqueeze(-1), other, obs[:, 1:])
+    noise = torch.randn(S, 33, agent.action_size, generator=generator)
+    actions = agent.act(obs[:, :-1].flatten(1, 2), noise).detach().unflatten(1, (11, 3))
+    rewards = torch.randn(S, 11, 3, generator=generator)
+    rollout = envs.Rollout(obs[:, :-1], actions, rewards, *ends, next_obs)
+    found = module.estimate(agent, rollout, rewards, config)
+    exact = copy.deepcopy(agent).double()
+    given = envs.Rollout(*(x.double() if x.is_floating_point() else x for x in rollout))
+    with torch.no_grad(), kernels.off():
+        close(list(found), list(module.estimate(exact, given, given.rewards, config)), 1e-5)
 
 
 def updated(module: Any, agent: Any, rest: list[Any]) -> list[Tensor]:
