@@ -42,7 +42,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos.kernels import Terms, a2c_estimate, a2c_gradient, a2c_update, takes
+from manyseeds.algos.kernels import Terms, takes
+from manyseeds.algos.kernels import a2c as kernel
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -215,7 +216,7 @@ class Batch(NamedTuple):
     returns: Tensor
 
 
-@in_c(a2c_estimate, takes)
+@in_c(kernel.estimate, takes)
 def estimate(
     agent: ActorCritic, rollout: envs.Rollout, rewards: Tensor, config: Config
 ) -> tuple[Tensor, Tensor]:
@@ -262,7 +263,7 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
-@in_c(a2c_gradient, takes)
+@in_c(kernel.gradient, takes)
 def backpropagate(agent: ActorCritic, batch: Batch, config: Config) -> Terms:
     """Set the gradients of -L of a batch; returns its terms."""
     total, terms = loss(agent, batch, config)
@@ -280,7 +281,7 @@ def metrics_of(terms: Terms) -> dict[str, Tensor]:
     }
 
 
-@in_c(a2c_update, takes)
+@in_c(kernel.update, takes)
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam | SeedRMSprop,

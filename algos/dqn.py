@@ -39,7 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import envs
-from manyseeds.algos.kernels import dqn_add, dqn_takes_transitions, dqn_update, takes
+from manyseeds.algos.kernels import dqn as kernel
+from manyseeds.algos.kernels import takes
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -198,7 +199,7 @@ class Replay:
         """Transitions per seed in the memory, 0-d."""
         return self.added.clamp(max=self.rows.shape[1])
 
-    @in_c(dqn_add, dqn_takes_transitions)
+    @in_c(kernel.add, kernel.takes_transitions)
     def add(self, new: Transitions) -> None:
         """Store K <= C transitions per seed, [S, K, ...], over the oldest ones."""
         scalars = torch.stack((new.actions, new.rewards, new.terminated), dim=-1)
@@ -270,7 +271,7 @@ def backpropagate(
     return loss.detach(), q_values.detach()
 
 
-@in_c(dqn_update, takes)
+@in_c(kernel.update, takes)
 def update(
     net: QNetwork,
     target: QNetwork,

@@ -51,7 +51,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos.kernels import grpo_estimate, grpo_gradient, grpo_update, takes
+from manyseeds.algos.kernels import grpo as kernel
+from manyseeds.algos.kernels import takes
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
@@ -260,7 +261,7 @@ class Batch(NamedTuple):
     advantages: Tensor
 
 
-@in_c(grpo_estimate, takes)
+@in_c(kernel.estimate, takes)
 def evaluate_samples(
     actor: Actor, reference: Actor | None, episodes: envs.Episodes, config: Config
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
@@ -336,7 +337,7 @@ def loss(
     return total, metrics
 
 
-@in_c(grpo_gradient, takes)
+@in_c(kernel.gradient, takes)
 def backpropagate(actor: Actor, batch: Batch, valid: Tensor, config: Config) -> dict[str, Tensor]:
     """Set the gradients of the objective (negated) on a minibatch; returns its metrics."""
     total, metrics = loss(actor, batch, valid, config)
@@ -344,7 +345,7 @@ def backpropagate(actor: Actor, batch: Batch, valid: Tensor, config: Config) -> 
     return metrics
 
 
-@in_c(grpo_update, takes)
+@in_c(kernel.update, takes)
 def update(
     actor: Actor,
     optimizer: SeedAdam,

@@ -44,7 +44,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos.kernels import Terms, gae_estimate, ppo_gradient, ppo_update, takes
+from manyseeds.algos.kernels import Terms, gae_estimate, takes
+from manyseeds.algos.kernels import ppo as kernel
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -239,7 +240,6 @@ def estimate(
     next_values = agent.value(rollout.next_obs.flatten(1, 2))
     ends = (rollout.terminated, rollout.truncated)
     steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
-    # Core 5: GAE.
     return logprobs, values, gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
 
 
@@ -250,7 +250,7 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     logprobs, values, advantages = estimate(agent, rollout, rewards, config)
-    # The TD(lambda) estimate.
+    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
     returns = advantages + values
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     return Batch(obs, actions, logprobs, values, advantages, returns)
@@ -274,7 +274,7 @@ def loss(
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
-@in_c(ppo_gradient, takes)
+@in_c(kernel.gradient, takes)
 def backpropagate(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> Terms:
@@ -307,7 +307,7 @@ def metrics_of(terms: Terms, batch: Batch, clip_range: Tensor | None) -> dict[st
     return metrics
 
 
-@in_c(ppo_update, takes)
+@in_c(kernel.update, takes)
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam,

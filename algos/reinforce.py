@@ -42,7 +42,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from manyseeds import envs
-from manyseeds.algos.kernels import reinforce_fit, reinforce_gradient, reinforce_update, takes
+from manyseeds.algos.kernels import reinforce as kernel
+from manyseeds.algos.kernels import takes
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
@@ -219,7 +220,7 @@ def phi(critic: Critic | None, batch: Batch, config: Config) -> Tensor:
     return weights.masked_fill(~batch.alive, 0.0)
 
 
-@in_c(reinforce_gradient, takes)
+@in_c(kernel.gradient, takes)
 def policy_gradient(
     actor: Actor, batch: Batch, weights: Tensor, config: Config
 ) -> dict[str, Tensor]:
@@ -265,7 +266,7 @@ def policy_gradient(
     }
 
 
-@in_c(reinforce_fit, takes)
+@in_c(kernel.fit, takes)
 def fit(
     critic: Critic,
     optimizer: SeedAdam,
@@ -292,7 +293,7 @@ def fit(
     return loss.detach()
 
 
-@in_c(reinforce_update, takes)
+@in_c(kernel.update, takes)
 def update(
     actor: Actor,
     optimizer: SeedAdam,

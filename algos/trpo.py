@@ -52,13 +52,8 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import envs, kernels
-from manyseeds.algos.kernels import (
-    gae_estimate,
-    takes,
-    trpo_fit_critic,
-    trpo_policy_step,
-    trpo_update,
-)
+from manyseeds.algos.kernels import gae_estimate, takes
+from manyseeds.algos.kernels import trpo as kernel
 from manyseeds.capture import captured
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -369,7 +364,7 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     return Batch(obs, actions, logprobs, values, advantages, returns)
 
 
-@in_c(trpo_policy_step, takes)
+@in_c(kernel.policy_step, takes)
 def policy_step(
     agent: ActorCritic, theta: Tensor, batch: Batch, config: Config
 ) -> dict[str, Tensor]:
@@ -426,7 +421,7 @@ def backpropagate(agent: ActorCritic, obs: Tensor, returns: Tensor) -> Tensor:
     return loss.detach()
 
 
-@in_c(trpo_fit_critic, takes)
+@in_c(kernel.fit_critic, takes)
 def fit_critic(
     agent: ActorCritic, optimizer: SeedAdam, batch: Batch, shuffle: Tensor, config: Config
 ) -> Tensor:
@@ -442,7 +437,7 @@ def fit_critic(
     return loss
 
 
-@in_c(trpo_update, takes)
+@in_c(kernel.update, takes)
 def update(
     agent: ActorCritic,
     theta: Tensor,

@@ -126,6 +126,7 @@ def in_c_too(
     return None
 
 
-# What the steps in C stand for, besides the environment's own functions.
+# What the steps in C stand for, besides the environment's own functions. A policy that plays whole
+# episodes may play steps, too: one name.
 PLAYING = Guard("rollout.rollout", "act", "as_kernel", step_by_step)
-PLAYING_EPISODES = Guard("rollout.play", "act", "as_kernel", step_by_step, play_step_by_step)
+PLAYING_EPISODES = Guard("rollout.rollout", "act", "as_kernel", step_by_step, play_step_by_step)

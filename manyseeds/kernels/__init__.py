@@ -200,9 +200,10 @@ def library() -> SharedLibrary | None:
 
 
 def sources() -> list[Path]:
-    """The C of this folder, and what the rooms have beside their Python."""
-    rooms = (Path(folder) / room for room in ROOMS for folder in (HERE.parent, CHECKOUT))
-    return [file for folder in (HERE, *rooms) for file in sorted(folder.glob("*.c"))]
+    """The C of this folder, and of the rooms."""
+    rooms = [Path(folder) / room for room in ROOMS for folder in (HERE.parent, CHECKOUT)]
+    folders = [HERE, *rooms, *(room / HERE.name for room in rooms)]
+    return [file for folder in folders for file in sorted(folder.glob("*.c"))]
 
 
 def kernel(source: Path, name: str) -> Kernel:

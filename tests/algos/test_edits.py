@@ -148,6 +148,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
     ],
     "grpo": [
+        ("evaluate_samples", "wanted, advantages.flatten(1)", "wanted, -advantages.flatten(1)"),
         ("returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
         ("compare", "centered / (variance.sqrt() + 1e-8", "centered / (variance.sqrt() + 1.0"),
         ("group_advantages", "advantages = advantages * alive", "advantages = -advantages * alive"),

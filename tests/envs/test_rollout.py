@@ -246,7 +246,7 @@ def test_what_has_no_c_code_is_stepped_in_pytorch(monkeypatch: pytest.MonkeyPatc
         raise NotImplementedError
 
     module = sys.modules["manyseeds.envs.rollout"]  # envs.rollout is the function
-    monkeypatch.setattr(module, "rollout_in_c", steps_in_c)
+    monkeypatch.setattr(module.kernels, "rollout", steps_in_c)
     for env in (Counter(time_limit=7), LongPole()):
         actor = Actor(env, "sampled")
         noise = actor.noise(S, T, N), torch.rand(S, T, N, env.noise_size)

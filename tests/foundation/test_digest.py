@@ -599,7 +599,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("plus_product(all(1), -y, y)", "all(1)", CONTROL | {"td", "vi", "pi"})
     ],  # evaluations, too
     "manyseeds/kernels/statistics.c": [("(double)(n - 1);", "(double)n;", {"ppo"})],
-    "algos/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
+    "algos/kernels/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
     "manyseeds/seeds.py": [("both[:, :count]", "-both[:, :count]", CONTROL | {"td"})],
     "manyseeds/evaluate.py": [
         ("torch.where(returns.isfinite(),", "torch.where(returns > 0,", CONTROL)

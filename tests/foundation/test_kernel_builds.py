@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -220,7 +221,14 @@ def test_flags_in_cc(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPat
         assert answer(library) == number
         assert library is not None
         assert library.build.flags.startswith(f"-O1 -DANSWER={number} -std=gnu11")
-    assert len(kept(tmp_path)) == 2
+        assert "native" in library.build.flags
+    cpu = "-march=x86-64" if platform.machine() == "x86_64" else "-mcpu=generic"
+    monkeypatch.setenv("CC", f"gcc {cpu} -DANSWER=2")
+    named = built()
+    assert answer(named) == 2
+    assert named is not None
+    assert "native" not in named.build.flags
+    assert len(kept(tmp_path)) == 3
 
 
 @needs_compiler

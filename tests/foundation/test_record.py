@@ -48,8 +48,8 @@ from tests.processes import Script
 from tests.records import config_of
 
 # What a run of one part writes, in this order.
-FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
-FILES += ["summary.json", DONE]
+FILES = ["config.json", "curve.parquet", "episodes.parquet", "metrics.parquet"]
+FILES += ["policy.safetensors", "curve.png", "summary.json", DONE]
 WRITES = ["settings.json", *FILES[:-1], "config.json", DONE]  # of locks; the record says kernels
 DEAD = f"{HOST}.{2**22 + 1}.partial"  # of a process that no Linux has
 LAKE = ("--env", "FrozenLake-v1", "--total-timesteps", "500", "--results", "r")

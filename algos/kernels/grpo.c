@@ -47,6 +47,7 @@ static void compare(long R, long G, long stride, const float *x, const unsigned 
                     int divide, float *y) {
   double total = 0, squares = 0, count = 0;
   float high = -INFINITY, low = INFINITY;
+  int is_number = 1;
 #define EACH_PEER(i)                                   \
   for (long r = 0; r < R; r++)                         \
     for (long i = r * stride; i < r * stride + G; i++) \
@@ -54,12 +55,13 @@ static void compare(long R, long G, long stride, const float *x, const unsigned 
   EACH_PEER(i) {
     total += x[i];
     count++;
-    if (!(x[i] <= high)) high = x[i];  // NaN stays
-    if (!(x[i] >= low)) low = x[i];
+    if (x[i] > high) high = x[i];
+    if (x[i] < low) low = x[i];
+    is_number &= x[i] == x[i];
   }
   // Equal but for rounding: exactly 0, not rounding noise over rounding noise.
   const float most = fabsf(high) > fabsf(low) ? fabsf(high) : fabsf(low);
-  const int tells = count > 0 && !(high - low <= EQUAL * most);
+  const int tells = count > 0 && !(is_number && high - low <= EQUAL * most);
   const double mean = total / count;
   for (long r = 0; r < R; r++)
     for (long i = r * stride; i < r * stride + G; i++)

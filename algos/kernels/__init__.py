@@ -1,0 +1,45 @@
+"""The C of algorithms: NAME.c stands for functions of algos/NAME.py, and NAME.py here calls it.
+
+S seeds, T steps of N environments, B samples, M per gradient step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from manyseeds import kernels
+from manyseeds.kernels import actor_critic
+
+
+class Terms(NamedTuple):
+    """What the objective of a minibatch was made of, without gradients."""
+
+    policy_loss: Tensor  # [S], like the next
+    value_loss: Tensor
+    entropy: Tensor  # [S, M], like the next
+    logprobs: Tensor
+
+
+def takes(agent: Any, *args: Any) -> bool:
+    """Whether a kernel can compute with an agent: it is on a CPU."""
+    return kernels.usable(next(agent.parameters()))
+
+
+def gae_estimate(
+    agent: Any, rollout: Any, rewards: Tensor, config: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `estimate` of ppo.py and trpo.py says."""
+    logprobs, values, advantages = rewards.new_empty(3, len(rewards), config.batch_size).unbind()
+    actor_critic.estimate(
+        agent,
+        rollout,
+        rewards,
+        logprobs=logprobs,
+        values=values,
+        advantages=advantages,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+    )
+    return logprobs, values, advantages
