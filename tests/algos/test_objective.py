@@ -226,7 +226,7 @@ def test_estimates_are_those_of_the_file(case: str) -> None:
         close(list(found), list(module.estimate(exact, given, given.rewards, config)), 1e-5)
 
 
-@pytest.mark.parametrize("advantage", ["gae", "n_step", "monte_carlo"])
+@pytest.mark.parametrize("advantage", ["gae", "n_step"])
 def test_a_last_observation_that_is_no_number_is_not_multiplied_away(advantage: str) -> None:
     """Also where V of it counts 0 times: its seed has diverged, in C as in PyTorch."""
     config = a2c.Config(advantage=advantage, num_envs=1, num_steps=4)
