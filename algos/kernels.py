@@ -119,7 +119,7 @@ def ppo_update(
         O=agent.obs_size,
         P=optimizer.params.shape[1],
         epochs=shuffle.shape[1],
-        policy=policy.struct(agent, agent.networks),
+        policy=policy.struct(agent, agent.networks, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
         shuffle=shuffle,
         target_kl=config.target_kl,
@@ -164,7 +164,7 @@ def a2c_estimate(agent: Any, rollout: Any, rewards: Tensor, config: Any) -> tupl
 def a2c_gradient(agent: Any, batch: Any, config: Any) -> Terms:
     """What `backpropagate` of a2c.py says."""
     S, M = batch.returns.shape
-    samples, new = a2c_batch(agent, batch, config), batch.obs.new_empty
+    samples, new = a2c_batch(agent, batch, config, agent), batch.obs.new_empty
     terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
     networks = mlp.struct(agent.networks, agent)
     gradients = batch.obs.new_zeros(S, networks.networks * networks.size)
@@ -183,15 +183,15 @@ def a2c_gradient(agent: Any, batch: Any, config: Any) -> Terms:
     return terms
 
 
-def a2c_batch(agent: Any, batch: Any, config: Any) -> ctypes.Structure:
-    """What the loss is computed of."""
+def a2c_batch(agent: Any, batch: Any, config: Any, root: Any) -> ctypes.Structure:
+    """What the loss is computed of; root: as of mlp.struct."""
     S, M = batch.returns.shape
     return A2C_BATCH(
         S=S,
         M=M,
         O=agent.obs_size,
         normalized=config.normalize_advantage,
-        policy=policy.struct(agent, agent.networks),
+        policy=policy.struct(agent, agent.networks, root),
         obs=batch.obs,
         actions=batch.actions,
         advantages=batch.advantages,
@@ -212,7 +212,7 @@ def a2c_update(
         S=S,
         M=M,
         P=optimizer.params.shape[1],
-        batch=a2c_batch(agent, batch, config),
+        batch=a2c_batch(agent, batch, config, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
         values=batch.values,
         metrics=metrics,
@@ -325,7 +325,7 @@ def reinforce_fit(
         Q=optimizer.params.shape[1],
         updates=updates,
         batch=reinforce_batch(batch, 1, critic.actions is None, actions),
-        critic=mlp.struct(critic.network, critic),
+        critic=mlp.struct(critic.network, optimizer),
         optimizer=optim.struct(optimizer, lr, 0.0),
         draws=draws,
         active=active,
@@ -359,9 +359,9 @@ def reinforce_update(
         weight=WEIGHTS.index(config.weight),
         normalized=config.normalize_advantage,
         batch=reinforce_batch(batch, config.episodes, actor.continuous, actor.action_size),
-        policy=policy.struct(actor, actor.network),
+        policy=policy.struct(actor, actor.network, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
-        critic=None if critic is None else mlp.struct(critic.network, critic),
+        critic=None if critic is None else mlp.struct(critic.network, critic_optimizer),
         critic_optimizer=None if critic is None else optim.struct(critic_optimizer, critic_lr, 0.0),
         entropy_coef=config.entropy_coef,
         draws=draws,
@@ -416,8 +416,8 @@ def grpo_estimate(
     return logprobs, wanted, advantages, mask, metrics
 
 
-def grpo_settings(actor: Any, config: Any) -> ctypes.Structure:
-    """What the loss is computed with."""
+def grpo_settings(actor: Any, config: Any, root: Any) -> ctypes.Structure:
+    """What the loss is computed with; root: as of mlp.struct."""
     low, high = -math.inf, math.inf
     if used(config.clip_range):
         above = config.clip_range_high if used(config.clip_range_high) else config.clip_range
@@ -425,7 +425,7 @@ def grpo_settings(actor: Any, config: Any) -> ctypes.Structure:
     return GRPO_SETTINGS(
         S=len(actor.network.weights[0]),
         has_penalty=used(config.kl_coef),
-        policy=policy.struct(actor, actor.network),
+        policy=policy.struct(actor, actor.network, root),
         low=low,
         high=high,
         entropy_coef=config.entropy_coef,
@@ -458,7 +458,7 @@ def grpo_gradient(actor: Any, batch: Any, valid: Tensor, config: Any) -> dict[st
         S=S,
         B=B,
         P=P,
-        settings=grpo_settings(actor, config),
+        settings=grpo_settings(actor, config, actor),
         batch=grpo_batch(batch),
         mask=valid,
         gradients=gradients,
@@ -487,7 +487,7 @@ def grpo_update(
         epochs=shuffle.shape[1],
         B=B,
         P=optimizer.params.shape[1],
-        settings=grpo_settings(actor, config),
+        settings=grpo_settings(actor, config, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
         batch=grpo_batch(batch),
         mask=mask,
@@ -581,7 +581,7 @@ def fit_arguments(
         "P": optimizer.params.shape[1],
         "epochs": shuffle.shape[1],
         "policy": policy.struct(agent, agent.actor, agent.policy_parameters()),
-        "critic": mlp.struct(agent.critic, agent.critic),
+        "critic": mlp.struct(agent.critic, optimizer),
         "optimizer": optim.struct(optimizer, config.learning_rate, 0.0),
         "obs": batch.obs,
         "returns": batch.returns,
