@@ -39,7 +39,9 @@ def acting(module: Any, stats: Any, log_std: Tensor | None, root: Any = None) ->
         continuous=log_std is not None,
         log_std=None if log_std is None else log_std.data_ptr(),  # where it changes
         stride=0 if log_std is None else log_std.stride(0),
-        place=mlp.place_of(log_std, mlp.places_in(root)[0]) if None not in (log_std, root) else 0,
+        place=0
+        if log_std is None or root is None
+        else mlp.place_of(log_std, mlp.places_in(root)[0]),
         mean=mean,
         scale=scale,
     )
