@@ -39,6 +39,8 @@ def planted(bug: Bug, folder: Path) -> str:
     return text.replace(bug.right, bug.wrong)
 
 
+COMPARED = "-ptests.planted_bugs.compared"  # what a test runs with where a bug is in C
+
 # A line names tests. They run in a fork of a process that has imported what is slow to import and
 # not ours, which takes a fraction of a second where a process of its own takes several.
 SERVER = """
@@ -124,8 +126,9 @@ class Copy:
         if bug.test not in self.green:
             return False
         original = (self.folder / bug.file).read_text()
+        options = [COMPARED] if bug.file.endswith((".c", ".h")) else []
         try:
             self.write(bug.file, planted(bug, self.folder))
-            return not self.passes(bug.test)
+            return not self.passes(*options, bug.test)
         finally:
             self.write(bug.file, original)
