@@ -41,7 +41,7 @@ def estimate(agent: Any, rollout: Any, rewards: Tensor, config: Any) -> tuple[Te
 def gradient(agent: Any, batch: Any, config: Any) -> Terms:
     """What `backpropagate` of a2c.py says."""
     S, M = batch.returns.shape
-    samples, new = batch_struct(agent, batch, config), batch.obs.new_empty
+    samples, new = batch_struct(agent, batch, config, agent), batch.obs.new_empty
     terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
     networks = mlp.struct(agent.networks, agent)
     gradients = batch.obs.new_zeros(S, networks.networks * networks.size)
@@ -60,15 +60,15 @@ def gradient(agent: Any, batch: Any, config: Any) -> Terms:
     return terms
 
 
-def batch_struct(agent: Any, batch: Any, config: Any) -> ctypes.Structure:
-    """What the loss is computed of."""
+def batch_struct(agent: Any, batch: Any, config: Any, root: Any) -> ctypes.Structure:
+    """What the loss is computed of; root: as of mlp.struct."""
     S, M = batch.returns.shape
     return A2C_BATCH(
         S=S,
         M=M,
         O=agent.obs_size,
         normalized=config.normalize_advantage,
-        policy=policy.struct(agent, agent.networks),
+        policy=policy.struct(agent, agent.networks, root),
         obs=batch.obs,
         actions=batch.actions,
         advantages=batch.advantages,
@@ -87,7 +87,7 @@ def update(agent: Any, optimizer: Any, batch: Any, config: Any, lr: Tensor) -> d
         S=S,
         M=M,
         P=optimizer.params.shape[1],
-        batch=batch_struct(agent, batch, config),
+        batch=batch_struct(agent, batch, config, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
         values=batch.values,
         metrics=metrics,

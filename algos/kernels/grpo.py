@@ -56,8 +56,8 @@ def estimate(
     return logprobs, wanted, advantages, mask, metrics
 
 
-def settings(actor: Any, config: Any) -> ctypes.Structure:
-    """What the loss is computed with."""
+def settings(actor: Any, config: Any, root: Any) -> ctypes.Structure:
+    """What the loss is computed with; root: as of mlp.struct."""
     low, high = -math.inf, math.inf
     if used(config.clip_range):
         above = config.clip_range_high if used(config.clip_range_high) else config.clip_range
@@ -65,7 +65,7 @@ def settings(actor: Any, config: Any) -> ctypes.Structure:
     return GRPO_SETTINGS(
         S=len(actor.network.weights[0]),
         has_penalty=used(config.kl_coef),
-        policy=policy.struct(actor, actor.network),
+        policy=policy.struct(actor, actor.network, root),
         low=low,
         high=high,
         entropy_coef=config.entropy_coef,
@@ -98,7 +98,7 @@ def gradient(actor: Any, batch: Any, valid: Tensor, config: Any) -> dict[str, Te
         S=S,
         B=B,
         P=P,
-        settings=settings(actor, config),
+        settings=settings(actor, config, actor),
         batch=batch_struct(batch),
         mask=valid,
         gradients=gradients,
@@ -127,7 +127,7 @@ def update(
         epochs=shuffle.shape[1],
         B=B,
         P=optimizer.params.shape[1],
-        settings=settings(actor, config),
+        settings=settings(actor, config, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
         batch=batch_struct(batch),
         mask=mask,

@@ -78,7 +78,7 @@ def update(
         O=agent.obs_size,
         P=optimizer.params.shape[1],
         epochs=shuffle.shape[1],
-        policy=policy.struct(agent, agent.networks),
+        policy=policy.struct(agent, agent.networks, optimizer),
         optimizer=optim.struct(optimizer, lr, config.max_grad_norm),
         shuffle=shuffle,
         target_kl=config.target_kl,

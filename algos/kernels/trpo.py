@@ -91,7 +91,7 @@ def fit_arguments(
         "P": optimizer.params.shape[1],
         "epochs": shuffle.shape[1],
         "policy": policy.struct(agent, agent.actor, agent.policy_parameters()),
-        "critic": mlp.struct(agent.critic, agent.critic),
+        "critic": mlp.struct(agent.critic, optimizer),
         "optimizer": optim.struct(optimizer, config.learning_rate, 0.0),
         "obs": batch.obs,
         "returns": batch.returns,

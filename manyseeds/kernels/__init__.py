@@ -36,8 +36,8 @@ from torch import Tensor
 
 from manyseeds import CHECKOUT, ROOMS
 from manyseeds.errors import UsageError
-from manyseeds.kernels.binding import Kernel
-from manyseeds.kernels.guard import Guard
+from manyseeds.kernels.binding import CannotTake, Kernel
+from manyseeds.kernels.guard import Guard, say
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,7 +98,7 @@ def in_c(
     not what the kernel was written for (manyseeds/kernels/guard.py).
 
     takes: whether the kernel can take some arguments, `fits` unless given. It may also return
-    NotImplemented.
+    NotImplemented or, with a line, raise CannotTake before it changes anything.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -115,7 +115,11 @@ def in_c(
                 placed = dict(zip(defaults, args, strict=False))
                 given = tuple((defaults | placed | kwargs).values())  # type: ignore[assignment]
             if can_take(*given) and guard.allows(*given):
-                result = kernel(*args, **kwargs)
+                try:
+                    result = kernel(*args, **kwargs)
+                except CannotTake as reason:
+                    say(str(reason))
+                    result = NotImplemented  # type: ignore[assignment]
                 if result is not NotImplemented:
                     return result
             return function(*args, **kwargs)

@@ -40,6 +40,10 @@ DTYPES = {
 }
 
 
+class CannotTake(Exception):
+    """What a kernel cannot compute with, in a few words; the Python can."""
+
+
 class Field(NamedTuple):
     """A field of a struct."""
 

@@ -156,7 +156,7 @@ class Guard:
                 held = [name for name, p in named if is_held(p)]
                 if held:
                     what, where = f"{held[0]} (frozen, or with a hook)", type(module).__name__
-                    walk.add(what, "held", f"a {where}")
+                    walk.add(what, "held", where)
         if self.c_of:
             for file, text in c_reached(origin_of(self.c_of)).items():
                 walk.add(C_CODE, text, shown(str(file)))
@@ -224,6 +224,11 @@ def say_changed(changed: Sequence[Definition], slower: float) -> None:
     was = "was" if sum(map(len, by_file.values())) == 1 else "were"
     since = " and not compared with the Python since" if inner[0].name == C_CODE else ""
     what = f"{' and '.join(texts)} {was} changed{since}"
+    say(what, cost)
+
+
+def say(what: str, cost: str = "") -> None:
+    """One line on stderr, once: why a kernel is left out."""
     if what not in _said:  # by a kernel that stands for more, perhaps
         _said.add(what)
         print(f"note: {what}: PyTorch computes this now, not C{cost}", file=sys.stderr)
@@ -521,7 +526,8 @@ class Walk:
         if not is_frozen(value):
             self.objects[id(value)] = value
         if isinstance(value, nn.Module) and hooks_of(value):
-            self.add(f"a hook of {type(value).__qualname__}", "hook")
+            file = shown(file_of(type(value)))
+            self.add(f"a hook of {type(value).__qualname__}", "hook", file)
 
 
 # ---- Live objects ---------------------------------------------------------------------------

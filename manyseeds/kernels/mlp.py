@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import kernels
+from manyseeds.kernels.binding import CannotTake
 
 ACTIVATIONS = ("tanh", "relu")  # as numbered in C
 LANES = 16  # what the floats of a network are a multiple of
@@ -246,17 +247,27 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
 
 def struct(module: Any, root: Any = None) -> ctypes.Structure:
     """The `networks` of a SeedMLP; root: the module whose gradients are computed with it, or the
-    optimizer of that module."""
+    optimizer that takes a step with them. Raises CannotTake."""
     weights, biases = module.parameter_lists()
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
     kind = ACTIVATIONS.index(module.activation)
     found, size = ({}, 0) if root is None else places_in(root)
-    places = tuple(found[id(p)] for p in parameters) if found else ()
+    places = tuple(place_of(p, found) for p in parameters) if found else ()
+    if len(set(places)) < len(places):
+        raise CannotTake("a parameter of networks stands in two places")
     described: ctypes.Structure = describe(
-        len(weights[0]), sizes, module.outputs, kind, parameters, places, size
+        len(weights[0]), sizes, tuple(module.outputs), kind, parameters, places, size
     )
     return described
+
+
+def place_of(p: Tensor, places: dict[int, int]) -> int:
+    """Where a parameter lies in the flat ones. Raises CannotTake."""
+    place = places.get(id(p))
+    if place is None:
+        raise CannotTake("a parameter is not among those that the optimizer trains")
+    return place
 
 
 def places_in(root: Any) -> tuple[dict[int, int], int]:

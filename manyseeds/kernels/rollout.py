@@ -36,7 +36,8 @@ class PolicyKernel(NamedTuple):
 
     def usable(self, *tensors: Tensor) -> bool:
         """Whether C can act, with states and noise."""
-        return kernels.usable(self.networks.weights[0], *tensors)
+        readable = policy.is_readable(self.log_std, self.networks.outputs[0])
+        return readable and kernels.usable(self.networks.weights[0], *tensors)
 
     def noise_columns(self) -> int:
         """Numbers of noise that an action takes."""

@@ -397,6 +397,45 @@ def test_a_function_that_takes_another_ones_place_counts(
     np.testing.assert_array_equal(outcome(module, settings), before)  # back in C, to the bit
 
 
+LOG_STD = "self.log_std = self.networks.constant(self.action_size, config.log_std_init)"
+FIXED = "fixed = self.networks.constant(self.action_size, -1.0).data; del self.log_std; "
+FIXED += "self.log_std = fixed"
+TIED = "self.reward_scale = None\n        self.networks.weights[1] = self.networks.weights[2]\n"
+ELSEWHERE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    "ppo": [
+        ("SeedAdam(agent,", "SeedAdam(agent.networks,", CONTINUOUS),
+        (LOG_STD, FIXED, CONTINUOUS),
+        ("self.reward_scale = None\n", TIED, {"hidden": (16, 16, 16)}),
+        (
+            "self.reward_scale = None\n",
+            "self.reward_scale = None\n        self.networks.outputs = list(heads)\n",
+            {"hidden": (8,)},
+        ),
+    ],
+    "a2c": [
+        (
+            "optimizer = make_optimizer(agent,",
+            "optimizer = make_optimizer(agent.networks,",
+            CONTINUOUS,
+        ),
+        (LOG_STD, FIXED, CONTINUOUS),
+    ],
+    "grpo": [("SeedAdam(actor,", "SeedAdam(actor.network,", CONTINUOUS)],
+    "reinforce": [("SeedAdam(actor,", "SeedAdam(actor.network,", CONTINUOUS)],
+}
+PARAMETERS = [Edit(algo, "train", *edit) for algo, edits in ELSEWHERE.items() for edit in edits]
+
+
+@pytest.mark.parametrize("edit", PARAMETERS, ids=[f"{e.id}-{k}" for k, e in enumerate(PARAMETERS)])
+def test_parameters_may_lie_where_no_kernel_expects_them(edit: Edit, tmp_path: Path) -> None:
+    """One that the optimizer does not train, a constant, and one of two layers."""
+    module = edited(edit.path, edit.right, edit.wrong, tmp_path)
+    settings = {**SMALL[edit.algo], **edit.settings}
+    now = outcome(module, settings)
+    with kernels.off():
+        np.testing.assert_allclose(now, outcome(module, settings), rtol=5e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("edit", ENVIRONMENTS, ids=lambda e: e.id)
 def test_an_edit_of_an_environment_counts(
     edit: Dynamics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

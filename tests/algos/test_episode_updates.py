@@ -82,7 +82,7 @@ class Learner:
             )
 
     def _episodes(self, seeds: range) -> envs.Episodes:
-        """Of 1 to L steps, with rewards of which many are equal; some seeds' tell little."""
+        """Of 1 to L steps; many rewards are equal, and those of some seeds tell little."""
         config = self.config
         N = config.num_envs if self.module is grpo else config.episodes
         alive = torch.arange(L).view(1, L, 1) <= self.noise.uniform(1, N) * L

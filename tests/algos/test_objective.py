@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -291,6 +292,16 @@ def test_updates_keep_the_seeds_apart(case: str) -> None:
     batch = type(rest[0])(*(x[2:] for x in rest[0]))
     for x, y in zip(updated(module, alone, [batch, *rest[1:]]), right, strict=True):
         assert torch.equal(x[0], y[2])
+
+
+def test_steps_of_trpo_keep_its_constraint() -> None:
+    """Of thirty seeds; without it some of them would have gone on to a larger KL."""
+    _, agent, (batch, config) = example("trpo, update", 40, seeds=30)
+    config = dataclasses.replace(config, cg_damping=1e-3, target_kl=0.05)
+    theta = flatten_parameters(agent.policy_parameters())
+    metrics = trpo.policy_step(agent, theta, batch, config)
+    assert (metrics["kl"] <= 0.05).all()
+    assert (metrics["step_fraction"] < 1).any()
 
 
 @pytest.mark.parametrize("case", [case for case in UPDATES if "trpo" in case])

@@ -330,8 +330,9 @@ def by_actor_critic(
     agent = module.ActorCritic(env.spec, config, SeedStreams(range(S), "init"))
     set_policy(agent.networks.weights[0], agent.networks.biases[0], theta)
     agent.networks.weights[0].data[:, 1, :, 0] = values.float()
-    start, *noise = noise_of(env, agent, N)
-    _, _, rollout = envs.rollout(env, agent, *env.reset(start), *noise)
+    start, action_noise, noise = noise_of(env, agent, N)
+    env_noise = torch.cat((noise, torch.zeros(S, H, N, env.initial_noise)), dim=-1)
+    _, _, rollout = envs.rollout(env, agent, *env.reset(start), action_noise, env_noise)
     assert rollout.terminated[:, -1].all()
     if module is a2c:
         total, _ = a2c.loss(agent, a2c.prepare(agent, rollout, config), config)

@@ -264,7 +264,6 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "benchmarks/__main__.py": {"commands", "module_behind"},  # the project's own files
     "benchmarks/chapters/front_page.py": {"update_readme"},  # README.md of the checkout
     "benchmarks/measurements/known_kernels.py": {"main"},  # the project's own data
-    "benchmarks/measurements/portable_bits.py": {"prepared"},  # a method of runs
     "benchmarks/launchers/node.py": {"version", "pack", "unpack"},  # sources; archives in memory
     "benchmarks/merge.py": {"merge_run", "finished"},  # a method of parts
     "benchmarks/measurements/portable_bits.py": {"prepared"},  # a method of runs

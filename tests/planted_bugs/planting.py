@@ -12,7 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from manyseeds import digest
+from manyseeds.kernels.guard import C_CODE, Walk
+
 ROOT = Path(__file__).resolve().parents[2]
+KNOWN = "manyseeds/kernels/known.json"
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,6 @@ def planted(bug: Bug, folder: Path) -> str:
         raise ValueError(f"{bug.name}: {bug.file} has the text {text.count(bug.right)} times")
     return text.replace(bug.right, bug.wrong)
 
-
-COMPARED = "-ptests.planted_bugs.compared"  # what a test runs with where a bug is in C
 
 # A line names tests. They run in a fork of a process that has imported what is slow to import and
 # not ours, which takes a fraction of a second where a process of its own takes several.
@@ -125,10 +127,25 @@ class Copy:
         self.turn_green([bug])
         if bug.test not in self.green:
             return False
-        original = (self.folder / bug.file).read_text()
-        options = [COMPARED] if bug.file.endswith((".c", ".h")) else []
+        original = {file: (self.folder / file).read_text() for file in (bug.file, KNOWN)}
         try:
+            before = self.c_digest(bug.file)
             self.write(bug.file, planted(bug, self.folder))
-            return not self.passes(*options, bug.test)
+            # C that was edited does not run, so the bug's has to count as compared with the Python.
+            if bug.file != KNOWN and before:
+                known = original[KNOWN].replace(before, self.c_digest(bug.file))
+                self.write(KNOWN, known)
+            return not self.passes(bug.test)
         finally:
-            self.write(bug.file, original)
+            for file, text in original.items():
+                self.write(file, text)
+
+    def c_digest(self, file: str) -> str:
+        """How known.json names the text of C code; empty for another file."""
+        path = self.folder / file
+        if path.suffix not in (".c", ".h"):
+            return ""
+        digest.forget()
+        walk = Walk()
+        walk.add(C_CODE, digest.c_texts(path, self.folder)[path])
+        return next(iter(walk.found))
