@@ -76,6 +76,5 @@ def step(
 
 
 def rows_whole(gradient: Tensor) -> Tensor:
-    """A gradient `[S, K, in, out]` in which each network's lies in one piece."""
-    inner = gradient.stride()[2:], gradient.shape[3]
-    return gradient if inner[0] == (inner[1], 1) else gradient.contiguous()
+    """A gradient `[S, K, ...]` in which each network's lies in one piece."""
+    return gradient if gradient[0, 0].is_contiguous() else gradient.contiguous()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds import envs
+from manyseeds import envs, kernels
 from manyseeds.algos import dqn
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
@@ -150,6 +150,38 @@ def test_a_value_of_an_end_that_is_no_number_is_not_multiplied_away() -> None:
     replay.add(dqn.Transitions(states, ends.long(), torch.ones(2, 3), ends, states))
     metrics = dqn.update(net, target, SeedAdam(net), replay, torch.zeros(2, 1, 5), config)
     assert metrics["td_loss"].isnan().tolist() == [True, False]
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("kind", ["huber", "mse"])
+def test_an_update_in_c_is_that_of_the_file(kind: str) -> None:
+    """In float64: metrics and weights after three gradient steps, which are clipped."""
+    config = dqn.Config(loss=kind, hidden=(16, 5), learning_rate=0.01, max_grad_norm=1.0)
+    spec = envs.make("Acrobot-v1").spec
+
+    def learned(dtype: torch.dtype) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        normal = partial(torch.randn, generator=generator)
+        net, target = (
+            dqn.QNetwork(spec, config, SeedStreams(seeds, "init")).to(dtype)
+            for seeds in ((0, 1), (2, 3))
+        )
+        optimizer, replay = SeedAdam(net), dqn.Replay(2, 20, 6, torch.device("cpu"))
+        actions = torch.randint(0, 3, (2, 15), generator=generator)
+        terminated = normal(2, 15) > 0
+        new = normal(2, 15, 6), actions, 3 * normal(2, 15), terminated, normal(2, 15, 6)
+        replay.add(dqn.Transitions(*new))
+        replay.rows = replay.rows.to(dtype)
+        draws = torch.rand(2, 3, 8, generator=generator)
+        metrics = dqn.update(net, target, optimizer, replay, draws, config)
+        return [*metrics.values(), *(p.detach() for p in net.parameters())]
+
+    found = learned(torch.float32)
+    with kernels.off():
+        exact = learned(torch.float64)
+    for x, y in zip(found, exact, strict=True):
+        assert y.dtype == torch.float64
+        torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
 
 
 def epsilon_at(timestep: int, config: dqn.Config) -> float:

@@ -27,7 +27,7 @@ def test_kernels_within_others_are_compared() -> None:
     """PPO's update in C asks for none of what it stands for."""
     found = known_kernels.Found()
     list(found.asked("ppo", catalog.facts("ppo").small))
-    within = {"kernels.ppo_gradient", "optim.step", "scan.take", "mlp.forward"}
+    within = {"ppo.gradient", "optim.step", "scan.take", "mlp.forward"}
     assert within <= found.versions.keys()
     assert found.outer("optim.step") == {"optim.step", "kernels.ppo_update"}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds import kernels
+from manyseeds import evaluate, kernels
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.envs import (
     Acrobot,
@@ -47,7 +47,8 @@ def has_kernels() -> None:
 @pytest.fixture(autouse=True)
 def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """These actors are not the algorithms', whose `act` the kernel was written for."""
-    monkeypatch.setattr(PLAYING, "allows", lambda policy: True)
+    for guard in (PLAYING, evaluate.PLAYING):
+        monkeypatch.setattr(guard, "allows", lambda policy: True)
 
 
 class Actor:
@@ -68,8 +69,10 @@ class Actor:
             some = torch.randn(seeds, 9, spec.obs_size, generator=generator) * 0.02
             self.stats.update(some)  # narrow: some observations are cut at 10
 
-    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def act(self, obs: Tensor, noise: Tensor | None) -> Tensor:
         output = self.net.only(0, obs if self.stats is None else self.stats.normalize(obs))
+        if noise is None:
+            return output.argmax(-1) if self.log_std is None else output
         if self.log_std is not None:
             return Gaussian(output, self.log_std.view(-1, 1, 1)).sample(noise)
         if self.noise_is_action:
@@ -149,6 +152,32 @@ def test_a_rollout_is_that_of_pytorch(kind: type[NativeEnv], way: str) -> None:
         assert (steps.actions.abs() > env.spec.action_high[0]).any()
     else:
         assert len(steps.actions.unique()) == env.spec.num_actions
+
+
+@torch.no_grad()
+@each_policy
+@each_env
+def test_episodes_are_those_of_pytorch(kind: type[NativeEnv], way: str) -> None:
+    """Of an evaluation, greedy and not: nothing is added up after an end."""
+    env = kind()
+    actor = Actor(env, way)
+    state, obs, noise, env_noise = inputs(env, actor)
+
+    def play(noise: Tensor | None) -> list[Tensor]:
+        alive = torch.arange(S * N).view(S, N) % 4 > 0
+        returns, lengths = torch.zeros(2, S, N, dtype=torch.float64).unbind()
+        given = state, obs, noise, env_noise[0], T
+        evaluate._play(env, actor, *given, alive, returns, lengths)
+        return [returns, lengths, alive]
+
+    for given in (noise, None):
+        found = play(given)
+        with kernels.off():
+            expected = play(given)
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
+        assert torch.equal(found[1], expected[1])
+        assert torch.equal(found[2], expected[2])
+        assert len(found[1].unique()) > 4
 
 
 @pytest.mark.usefixtures("computed")

@@ -328,13 +328,16 @@ def test_the_cpu_is_part_of_the_key() -> None:
 # -O1 compiles in a fifth of the time. It stands last, where it wins over our own -O3.
 SANITIZED = """unset LD_PRELOAD
 exec gcc "$@" -O1 -fsanitize=address,undefined -fno-sanitize-recover -g {}"""
-VECTORS = ("test_kernels.py", "../envs/test_rollout.py")  # what uses networks and optimizers
-TESTS = (*VECTORS, "../envs/test_kernels.py")
+VECTORS = [  # what uses networks and optimizers
+    "foundation/test_kernels.py",
+    "envs/test_rollout.py",
+    *(f"algos/test_{name}.py" for name in ("objective", "episode_updates", "dqn", "trpo")),
+]
+TESTS = [*VECTORS, "envs/test_kernels.py", "foundation/test_layers.py"]
 SANITIZED_FILES = sorted(
-    str(file.relative_to(ROOT))
-    for room in ("manyseeds/kernels", "envs", "tests/envs", "tests/foundation")
-    for file in (ROOT / room).glob("*.*")
-    if file.suffix in (".c", ".h") or file.name in (*TESTS, "test_rollout.py", "__init__.py")
+    [str(file.relative_to(ROOT)) for file in kernels.sources()]
+    + [str(file.relative_to(ROOT)) for file in kernels.HERE.glob("*.h")]
+    + [f"tests/{name}" for name in TESTS]
 )
 
 
@@ -373,7 +376,7 @@ def sanitized(folder: Path, *command: str, less: str = "") -> tuple[int, str]:
 @pytest.mark.parametrize("less", ["", "-mno-avx512f", "-mno-avx"])
 def test_no_sanitizer_reports_anything(tmp_path: Path, less: str) -> None:
     """Addresses and undefined behaviour; vectors of each width that this CPU has."""
-    tests = [str(Path(__file__).parent / name) for name in (VECTORS if less else TESTS)]
+    tests = [f"tests/{name}" for name in (VECTORS if less else TESTS)]
     options = ["-q", "-x", "-s", "-p", "no:cacheprovider"]
     status, output = sanitized(tmp_path, "-m", "pytest", *options, *tests, less=less)
     assert status == 0, output
@@ -399,7 +402,7 @@ def test_what_is_read_at_run_time_is_in_a_wheel() -> None:
     """The C code, and what the kernels stand for."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     data = tools["setuptools"]["package-data"]
-    for room in ("manyseeds", "envs"):
+    for room in ("manyseeds", "envs", "algos"):
         for file in (ROOT / room).rglob("*.*"):
             package = ".".join(file.parent.relative_to(ROOT).parts)
             patterns = [*data["*"], *data.get(package, []), "*.py", "*.pyc"]

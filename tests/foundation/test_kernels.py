@@ -21,6 +21,7 @@ from manyseeds.kernels.mlp import networks
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam, SeedOptimizer, SeedRMSprop
 from manyseeds.samples import discounted_sums, permutations, take
+from manyseeds.seeds import gumbel_of, normal_of
 
 each_activation = pytest.mark.parametrize("activation", ["tanh", "relu"])
 
@@ -529,6 +530,20 @@ def test_categorical_of_what_is_not_contiguous_or_not_finite() -> None:
         assert y.isnan().sum() == 1
     assert logits.grad is not None
     assert logits.grad.isnan().any(-1).sum() == 1
+
+
+# ---- Draws --------------------------------------------------------------------------------
+
+
+def test_random_variables_are_those_of_their_uniforms() -> None:
+    """In float64; an odd number of normals, and the smallest and the largest uniform."""
+    uniforms = torch.rand(3, 2, 501, generator=torch.Generator().manual_seed(0))
+    uniforms[..., 0], uniforms[..., 1] = 0, 1 - 2**-24
+    exact = normal_of(uniforms.double(), 1001)
+    assert exact.dtype == torch.float64  # by PyTorch
+    torch.testing.assert_close(normal_of(uniforms, 1001).double(), exact, rtol=0, atol=3e-6)
+    exact = gumbel_of(uniforms.double())
+    torch.testing.assert_close(gumbel_of(uniforms).double(), exact, rtol=1e-6, atol=1e-6)
 
 
 # ---- Sums and orders ----------------------------------------------------------------------
