@@ -347,7 +347,6 @@ def estimate(
     next_values = agent.value(rollout.next_obs.flatten(1, 2))
     ends = (rollout.terminated, rollout.truncated)
     steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
-    # Core 5: GAE.
     return logprobs, values, gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
 
 
@@ -358,7 +357,7 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     logprobs, values, advantages = estimate(agent, rollout, rewards, config)
-    # The TD(lambda) estimate.
+    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
     returns = advantages + values
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     return Batch(obs, actions, logprobs, values, advantages, returns)

@@ -90,7 +90,8 @@ static void update_seed(const void *given, int s, float *scratch) {
     loss = values = 0;
     for (long i = 0; i < M; i++) {
       const float *scalars = chosen[i] + 2 * O;
-      const float following = scalars[2] != 0 ? 0 : x->gamma[s] * most_of((int)A, next_q + i * A);
+      const float most = most_of((int)A, next_q + i * A);
+      const float following = x->gamma[s] * most * (scalars[2] == 0);  // NaN stays
       const long action = i * A + (long)scalars[0];
       const float error = q[action] - (scalars[1] + following), magnitude = fabsf(error);
       float slope = 2 * error;

@@ -35,7 +35,7 @@ void advantages_of(long T, long N, const float *rewards, const float *values,
   for (long t = T - 1; t >= 0; t--)
     for (long n = 0; n < N; n++) {
       const long i = t * N + n;
-      const float following = terminated[i] ? 0 : gamma * next_values[i];
+      const float following = gamma * next_values[i] * !terminated[i];  // NaN stays
       const int ends = t == T - 1 || terminated[i] || truncated[i];
       const float after = ends ? 0 : decay * advantages[i + N];
       advantages[i] = rewards[i] + following - values[i] + after;
@@ -49,7 +49,7 @@ void n_step_advantages_of(long T, long N, const float *rewards, const float *val
     long last = i;  // of the steps whose rewards count
     while (last < i + (n - 1) * N && last < (T - 1) * N && !terminated[last] && !truncated[last])
       last += N;
-    float target = rewards[last] + (terminated[last] ? 0 : gamma * next_values[last]);
+    float target = rewards[last] + gamma * next_values[last] * !terminated[last];  // NaN stays
     while (last > i) {
       last -= N;
       target = rewards[last] + gamma * target;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,6 +224,20 @@ def test_estimates_are_those_of_the_file(case: str) -> None:
     given = envs.Rollout(*(x.double() if x.is_floating_point() else x for x in rollout))
     with torch.no_grad(), kernels.off():
         close(list(found), list(module.estimate(exact, given, given.rewards, config)), 1e-5)
+
+
+@pytest.mark.parametrize("advantage", ["gae", "n_step"])
+def test_a_last_observation_that_is_no_number_is_not_multiplied_away(advantage: str) -> None:
+    """Also where V of it counts 0 times: its seed has diverged, in C as in PyTorch."""
+    config = a2c.Config(advantage=advantage, num_envs=1, num_steps=4)
+    agent = a2c.ActorCritic(config.make_env().spec, config, SeedStreams(range(2), "init"))
+    obs, ends = torch.ones(2, 4, 1, 4), torch.zeros(2, 4, 1, dtype=torch.bool)
+    next_obs, terminated = obs.clone(), ends.clone()
+    next_obs[1, 2], terminated[:, 2] = math.nan, True
+    steps = ends.long(), torch.ones(2, 4, 1), terminated, ends, next_obs
+    rollout = envs.Rollout(obs, *steps)
+    _, found = a2c.estimate(agent, rollout, rollout.rewards, config)
+    assert found.isnan().any(-1).tolist() == [False, True]
 
 
 def updated(module: Any, agent: Any, rest: list[Any]) -> list[Tensor]:
