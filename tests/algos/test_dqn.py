@@ -136,22 +136,6 @@ def test_a_td_error_that_is_not_a_number_stays_one(kind: str) -> None:
         assert p.grad[1].isfinite().all()
 
 
-@pytest.mark.usefixtures("computed")
-def test_a_value_of_an_end_that_is_no_number_is_not_multiplied_away() -> None:
-    """Although it counts 0 times: its seed has diverged."""
-    config = dqn.Config(hidden=(8,))
-    net, target = (
-        dqn.QNetwork(envs.make("CartPole-v1").spec, config, SeedStreams(range(2), "init"))
-        for _ in range(2)
-    )
-    target.q.biases[0].data[0] = torch.nan
-    replay = dqn.Replay(2, 3, 4, torch.device("cpu"))
-    states, ends = torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)
-    replay.add(dqn.Transitions(states, ends.long(), torch.ones(2, 3), ends, states))
-    metrics = dqn.update(net, target, SeedAdam(net), replay, torch.zeros(2, 1, 5), config)
-    assert metrics["td_loss"].isnan().tolist() == [True, False]
-
-
 @pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
 @pytest.mark.parametrize("kind", ["huber", "mse"])
 def test_an_update_in_c_is_that_of_the_file(kind: str) -> None:
@@ -182,6 +166,22 @@ def test_an_update_in_c_is_that_of_the_file(kind: str) -> None:
     for x, y in zip(found, exact, strict=True):
         assert y.dtype == torch.float64
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_value_of_an_end_that_is_no_number_is_not_multiplied_away() -> None:
+    """Although it counts 0 times: its seed has diverged."""
+    config = dqn.Config(hidden=(8,))
+    net, target = (
+        dqn.QNetwork(envs.make("CartPole-v1").spec, config, SeedStreams(range(2), "init"))
+        for _ in range(2)
+    )
+    target.q.biases[0].data[0] = torch.nan
+    replay = dqn.Replay(2, 3, 4, torch.device("cpu"))
+    states, ends = torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)
+    replay.add(dqn.Transitions(states, ends.long(), torch.ones(2, 3), ends, states))
+    metrics = dqn.update(net, target, SeedAdam(net), replay, torch.zeros(2, 1, 5), config)
+    assert metrics["td_loss"].isnan().tolist() == [True, False]
 
 
 def epsilon_at(timestep: int, config: dqn.Config) -> float:

@@ -29,7 +29,7 @@ def test_kernels_within_others_are_compared() -> None:
     list(found.asked("ppo", catalog.facts("ppo").small))
     within = {"ppo.gradient", "optim.step", "scan.take", "mlp.forward"}
     assert within <= found.versions.keys()
-    assert found.outer("optim.step") == {"optim.step", "kernels.ppo_update"}
+    assert found.outer("optim.step") == {"optim.step", "ppo.update"}
 
 
 def test_no_known_function_is_one_that_could_not_be_read() -> None:

@@ -24,7 +24,7 @@ from manyseeds.envs import (
 )
 from manyseeds.envs import rollout as act
 from manyseeds.envs.kernels import GUARDS
-from manyseeds.envs.rollout import PLAYING
+from manyseeds.envs.rollout import PLAYING, one_step
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RunningStats, SeedMLP
 from tests.algos.probes import Counter
@@ -227,6 +227,21 @@ def test_two_rollouts_are_one(kind: type[NativeEnv]) -> None:
         assert torch.equal(x, torch.cat(both, 1))
     for x, y in zip((*expected[0], expected[1]), (*state, obs), strict=True):
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GUARDS if not kind.spec.continuous])
+def test_a_step_alone_is_that_of_a_rollout(kind: type[NativeEnv]) -> None:
+    env = kind()
+    actor = Actor(env, "sampled")
+    state, obs, *noise = inputs(env, actor)
+    expected, seen, steps = act(env, actor, state, obs, *(x[:, :1] for x in noise))
+    actions = steps.actions[:, 0]
+    found = one_step(env, state, actions, noise[1][:, 0])
+    of_rollout = (*expected, seen, *(x[:, 0] for x in steps[2:]))
+    for x, y in zip((*found.state, *found[1:]), of_rollout, strict=True):
+        assert torch.equal(x, y)
+    with pytest.raises(IndexError):
+        one_step(env, state, actions + 3, noise[1][:, 0])
 
 
 def test_nan_stays_in_its_seed() -> None:
