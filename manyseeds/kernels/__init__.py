@@ -45,7 +45,15 @@ R = TypeVar("R")
 HERE = Path(__file__).parent
 # Nothing is left to the compiler: the order of operations, where a product and a sum are rounded
 # once, and NaN are what the sources say.
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-fno-fast-math",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+)
 # What not every compiler has; the first that works is taken.
 EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 EXTRA_FOR_A_CPU = (("-fopenmp",), ())  # where CC names one

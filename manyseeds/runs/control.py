@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds import checkpoint, stats
+from manyseeds import checkpoint, kernels, stats
 from manyseeds.cli import (
     AnyConfig,
     ControlConfig,
@@ -161,6 +161,7 @@ class Run(ResumableRun):
         source: str = "manyseeds",
     ) -> None:
         seeds = requested_seeds(config) if seeds is None else seeds
+        kernels.available()  # built before the clock runs
         super().__init__(config, seeds, directory, algo, source)
         self.labels = self.seeds  # what results are named by, one for each of S
         self.diverged: dict[int, int] = {}  # label -> timestep at which its loss became NaN
