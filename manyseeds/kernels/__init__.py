@@ -291,8 +291,7 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
 
     Sources may include the headers of this folder. Raises OSError and SubprocessError.
     """
-    text = [path.read_text() for path in (*sorted(HERE.glob("*.h")), *sources)]
-    key = hashlib.sha256(json.dumps([text, command, version, cpu()]).encode()).hexdigest()[:16]
+    key = key_of(sources, command, version)
     for place in places():
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -306,11 +305,8 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
             continue
         try:
             output = build / "library.so"
-            compile_all(sources, command, build)
-            objects = map(str, sorted(build.glob("*.o")))
+            objects = map(str, compiled(sources, command, version, place))
             run([*command, "-shared", *objects, "-o", str(output), "-lm"])
-            for file in build.glob("*.o"):
-                file.unlink()
             ctypes.CDLL(str(output))  # what cannot be loaded is not kept
             (build / "sha256").write_text(sha256_of(output))
             if target.exists() and not is_whole(target):
@@ -326,15 +322,32 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
     raise OSError("no folder can be written, neither the cache nor a temporary one")
 
 
-def compile_all(sources: Sequence[Path], command: Sequence[str], folder: Path) -> None:
-    """Compile each source into a folder, several at once. Raises OSError, SubprocessError."""
+def key_of(sources: Sequence[Path], command: Sequence[str], version: str) -> str:
+    """What is made of sources by a command is named after all that it depends on."""
+    text = [path.read_text() for path in (*sorted(HERE.glob("*.h")), *sources)]
+    return hashlib.sha256(json.dumps([text, command, version, cpu()]).encode()).hexdigest()[:16]
 
-    def compile_one(number: int, source: Path) -> None:
-        output = folder / f"{number:02}-{source.stem}.o"
-        run([*command, f"-I{HERE}", "-c", str(source), "-o", str(output)])
+
+def compiled(
+    sources: Sequence[Path], command: Sequence[str], version: str, place: Path
+) -> list[Path]:
+    """Each source as an object in a folder, several compiled at once; what is there is not compiled
+    again when another source changes. Raises OSError and SubprocessError."""
+
+    def compiled_one(source: Path) -> Path:
+        target = place / f"{key_of([source], command, version)}.o"
+        if not target.exists():
+            number, name = tempfile.mkstemp(suffix=".o", prefix=f".{source.stem}.", dir=place)
+            os.close(number)
+            try:
+                run([*command, f"-I{HERE}", "-c", str(source), "-o", name])
+                Path(name).rename(target)
+            finally:
+                Path(name).unlink(missing_ok=True)
+        return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, range(len(sources)), sources))
+        return list(pool.map(compiled_one, sources))
 
 
 def places() -> list[Path]:
