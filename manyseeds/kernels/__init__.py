@@ -346,7 +346,9 @@ def compiled(
                 Path(name).unlink(missing_ok=True)
         return target
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    if (cores := os.cpu_count() or 1) == 1:
+        return [compiled_one(source) for source in sources]
+    with ThreadPoolExecutor(cores) as pool:
         return list(pool.map(compiled_one, sources))
 
 
