@@ -244,7 +244,7 @@ def emulated(folder: Path) -> Build:
 def measure(timesteps: str, ways: str, trainings: str) -> dict[str, Any]:
     """What a process that trains prints. ways, trainings: JSON."""
     # In turn, without threads: under qemu one that starts a process may hang.
-    with mock.patch.object(os, "cpu_count", lambda: 1):
+    with mock.patch.object(os, "cpu_count", return_value=1):
         library = kernels.library()
     if library is None:
         raise UsageError(f"CC={os.environ.get('CC')}: the C code cannot be built")
