@@ -236,18 +236,18 @@ def test_learns_the_optimum_while_it_acts_at_random(monkeypatch: pytest.MonkeyPa
         (q_learning, "FrozenLake-v1", 40_000, 0.740, 0.02),  # as all of seeds 200-239
         (q_learning, "Taxi-v4", 60_000, 7.93, 0.3),  # seeds 200-239, by tens: 7.76 to 7.85
         (q_learning, "Gridworld-v0", 8_000, 1.0, 0.0),
-        (sarsa, "FrozenLake-v1", 40_000, 0.740, 0.05),  # seeds 200-239, by tens: 0.704 to 0.733
+        (sarsa, "FrozenLake-v1", 40_000, 0.740, 0.05),  # seeds 200-259, by tens: 0.690 to 0.731
         (sarsa, "Gridworld-v0", 12_000, 1.0, 0.0),
     ],
 )
 def test_presets_reach_the_optimum(
     module: Any, env: str, timesteps: int, score: float, within: float
 ) -> None:
-    """Exact scores of 10 seeds that no preset was chosen on, with presets cut short.
+    """Exact scores of 40 seeds that no preset was chosen on, with presets cut short.
 
     Beside the cliff: test_walks_better_online_than_q_learning. On Taxi-v4 SARSA takes two minutes.
     """
     settings = {**module.PRESETS[env].settings, "total_timesteps": timesteps}
-    policy, run = train(env, range(200, 210), module, **settings)
+    policy, run = train(env, range(200, 240), module, **settings)
     final = run.finish(policy)["final"]["greedy"]["mean"]["value"]
     assert final == pytest.approx(score, abs=within)

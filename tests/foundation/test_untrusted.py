@@ -249,7 +249,7 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "manyseeds/cli.py": {"read_presets"},  # the project's own data
     "manyseeds/command.py": {"flush"},  # /dev/null
     "manyseeds/digest.py": {"contents", "text_at"},  # sources, those of others bounded
-    "manyseeds/kernels/__init__.py": {"kept", "is_whole", "sha256_of", "cpu"},  # sources, /proc
+    "manyseeds/kernels/__init__.py": {"key_of", "is_whole", "sha256_of", "cpu"},  # sources, /proc
     "manyseeds/kernels/binding.py": {"__init__"},  # sources
     "manyseeds/kernels/guard.py": {"known", "bytecode_of"},  # the project's own data, Python's
     "manyseeds/plots.py": {"_gif_bytes"},  # memory
