@@ -433,6 +433,7 @@ def test_it_begins_with_one_button_to_press(browser: Any, site: Path) -> None:
         assert page.locator("button.main:visible").inner_text() == "Next step"
         assert page.evaluate("location.hash") == "#policy=1&value=1"
         page.get_by_role("tab", name="Learn by walking").click()
+        settle(page)
         assert page.locator("button.main:visible").all_inner_texts() == ["One episode"]
 
 
