@@ -11,7 +11,7 @@ from manyseeds.envs.core import Env, State, Step
 from manyseeds.kernels import in_c, usable
 from manyseeds.kernels import rollout as kernels
 from manyseeds.kernels.guard import Guard
-from manyseeds.kernels.rollout import Episodes, PolicyKernel, Rollout
+from manyseeds.kernels.rollout import Episodes, Rollout
 
 LOOK = 50  # steps of native environments between checks of whether all episodes have ended
 
@@ -26,7 +26,7 @@ def rollout(
     `kernels.rollout.PolicyKernel`.
     """
     noise = action_noise, env_noise
-    if found := in_c_too(env, policy, PLAYING, state.physics, *noise):
+    if found := kernels.acting_in_c(env, policy, PLAYING, state.physics, *noise):
         address, network = found
         physics, elapsed, obs, steps = kernels.rollout(address, env.spec, network, *state, *noise)
         return State(physics, elapsed), obs, steps
@@ -66,7 +66,7 @@ def play(
     """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
     [S, L, N, ...], L the time limit."""
     noise = action_noise, transition_noise
-    if found := in_c_too(env, policy, PLAYING_EPISODES, start_noise, *noise):
+    if found := kernels.acting_in_c(env, policy, PLAYING_EPISODES, start_noise, *noise):
         address, network = found
         return kernels.play(address, env.spec, network, env.reset(start_noise)[0].physics, *noise)
     return play_step_by_step(env, policy, start_noise, *noise)
@@ -112,18 +112,6 @@ def means_of(played: Episodes) -> dict[str, Tensor]:
         "train_return": played.rewards.sum(1).mean(-1),
         "train_length": played.alive.sum((1, 2)) / N,
     }
-
-
-def in_c_too(
-    env: Env, policy: Any, guard: Guard, *tensors: Tensor
-) -> tuple[int, PolicyKernel] | None:
-    """The address of an environment's C code and a policy for it, if C can compute their steps."""
-    address = env.in_c()
-    if address and hasattr(policy, "as_kernel") and guard.allows(policy):
-        network = policy.as_kernel()
-        if network.usable(*tensors):
-            return address, network
-    return None
 
 
 # What the steps in C stand for, besides the environment's own functions. A policy that plays whole

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -90,21 +90,27 @@ def evaluate(
     action_noise = SeedStreams(seeds, "evaluate", device)
 
     state, obs = env.reset(start_states.uniform(E, env.initial_noise).expand(S, -1, -1))
-    alive = torch.ones(S, E, dtype=torch.bool, device=device)
-    returns = torch.zeros(S, E, dtype=torch.float64, device=device)
-    lengths = torch.zeros(S, E, dtype=torch.float64, device=device)
+    zeros = torch.zeros(S, E, dtype=torch.float64, device=device)
+    progress = _Progress(torch.ones_like(zeros, dtype=torch.bool), zeros, zeros.clone())
     for start in range(0, env.spec.time_limit, CHUNK):
-        if not alive.any():
+        if not progress.alive.any():
             break
-        env_noise = start_states.uniform(CHUNK, E, env.noise_size)[0]
-        noise = None if greedy else policy.draw(action_noise, CHUNK, E)
         steps = min(CHUNK, env.spec.time_limit - start)
-        going_on = state, obs, noise, env_noise, steps
-        state, obs = _play(env, policy, *going_on, alive, returns, lengths)
+        env_noise = start_states.uniform(CHUNK, E, env.noise_size)[0, :steps]
+        noise = None if greedy else policy.draw(action_noise, CHUNK, E)[:, :steps]
+        state, obs = _play(env, policy, state, obs, noise, env_noise, progress)
     # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
     random = math.nan if env.spec.random_score is None else env.spec.random_score
-    returns = torch.where(returns.isfinite(), returns, random)
-    return Evaluation(returns.cpu().numpy(), lengths.cpu().numpy())
+    returns = torch.where(progress.returns.isfinite(), progress.returns, random)
+    return Evaluation(returns.cpu().numpy(), progress.lengths.cpu().numpy())
+
+
+class _Progress(NamedTuple):
+    """Of episodes, [S, E]; changed in place."""
+
+    alive: Tensor  # bool: it has not ended
+    returns: Tensor  # float64, so far, like the next
+    lengths: Tensor
 
 
 def _play(
@@ -114,30 +120,17 @@ def _play(
     obs: Tensor,
     noise: Tensor | None,
     env_noise: Tensor,
-    steps: int,
-    alive: Tensor,
-    returns: Tensor,
-    lengths: Tensor,
+    progress: _Progress,
 ) -> tuple[Any, Tensor]:
-    """Go on with episodes for some steps; returns the next state and obs.
+    """Go on with episodes for as many steps as there is env_noise `[T, E, ...]`.
 
-    noise: of actions, `[S, CHUNK, E, ...]`, None: greedy. env_noise: `[CHUNK, E, ...]`. alive,
-    returns, lengths: `[S, E]`, changed in place.
+    noise: of actions, `[S, T, E, ...]`, None: greedy. Returns the next state and obs.
     """
-    address = env.in_c()
-    if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):
-        acting = policy.as_kernel()
-        if acting.usable(state.physics, env_noise):
-            state = type(state)(*(x.clone(memory_format=torch.contiguous_format) for x in state))
-            noise = None if noise is None else noise[:, :steps]
-            in_c.episodes(
-                *(address, env.spec, acting, state, alive),
-                *(noise, env_noise[:steps], steps, returns, lengths),
-            )
-            return state, obs
-    return _step_by_step(
-        *(env, policy, state, obs, noise, env_noise, steps, alive, returns, lengths)
-    )
+    if found := in_c.acting_in_c(env, policy, PLAYING, state.physics, env_noise):
+        address, acting = found
+        given = address, env.spec, acting, *state, noise, env_noise
+        return type(state)(*in_c.episodes(*given, **progress._asdict())), obs
+    return _step_by_step(env, policy, state, obs, noise, env_noise, progress)
 
 
 def _step_by_step(
@@ -147,15 +140,13 @@ def _step_by_step(
     obs: Tensor,
     noise: Tensor | None,
     env_noise: Tensor,
-    steps: int,
-    alive: Tensor,
-    returns: Tensor,
-    lengths: Tensor,
+    progress: _Progress,
 ) -> tuple[Any, Tensor]:
     """What `_play` does, with the environment's own steps."""
-    for t in range(steps):
+    alive, returns, lengths = progress
+    for t, of_step in enumerate(env_noise):
         actions = policy.act(obs, None if noise is None else noise[:, t])
-        step = env.step(state, actions, env_noise[t].expand(len(alive), -1, -1))
+        step = env.step(state, actions, of_step.expand(len(alive), -1, -1))
         state, obs = step.state, step.obs
         returns += step.reward * alive
         lengths += alive

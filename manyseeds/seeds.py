@@ -72,7 +72,7 @@ def gumbel_of(uniforms: Tensor) -> Tensor:
     return (-(-uniforms.log()).log()).clamp_(min=torch.finfo(torch.float32).min)
 
 
-@in_c(draws.normal, draws.takes)
+@in_c(draws.normal)
 def normal_of(uniforms: Tensor, count: int) -> Tensor:
     """`[S, count]` standard normals of uniforms `[S, 2, n]` in [0, 1) (Box and Muller, 1958)."""
     radius = (-2 * (1 - uniforms[:, 0]).log()).sqrt()

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels import actor_critic
+from manyseeds.kernels import actor_critic, mlp
+from manyseeds.kernels.binding import Kernel
 
 
 class Terms(NamedTuple):
@@ -43,3 +44,24 @@ def gae_estimate(
         gae_lambda=config.gae_lambda,
     )
     return logprobs, values, advantages
+
+
+def set_gradients_of_loss(kernel: Kernel, agent: Any, samples: Any, **given: Any) -> Terms:
+    """Let C compute a loss of samples `[S, M]`, and set its gradients; returns its terms."""
+    (S, M), networks = samples.returns.shape, mlp.struct(agent.networks, agent)
+    gradients = samples.obs.new_zeros(S, networks.networks * networks.size)
+    new = samples.obs.new_empty
+    terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
+    kernel(
+        S=S,
+        M=M,
+        P=gradients.shape[1],
+        gradients=gradients,
+        policy_loss=terms.policy_loss,
+        value_loss=terms.value_loss,
+        entropies=terms.entropy,
+        logprobs=terms.logprobs,
+        **given,
+    )
+    mlp.set_gradients(agent, gradients)
+    return terms

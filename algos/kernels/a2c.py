@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.algos.kernels import Terms
-from manyseeds.kernels import actor_critic, mlp, optim, policy
+from manyseeds.algos.kernels import Terms, set_gradients_of_loss
+from manyseeds.kernels import actor_critic, optim, policy
 from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "a2c.c"
@@ -40,24 +40,8 @@ def estimate(agent: Any, rollout: Any, rewards: Tensor, config: Any) -> tuple[Te
 @kernels.sets_gradients
 def gradient(agent: Any, batch: Any, config: Any) -> Terms:
     """What `backpropagate` of a2c.py says."""
-    S, M = batch.returns.shape
-    samples, new = batch_struct(agent, batch, config, agent), batch.obs.new_empty
-    terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
-    networks = mlp.struct(agent.networks, agent)
-    gradients = batch.obs.new_zeros(S, networks.networks * networks.size)
-    A2C_GRADIENT(
-        S=S,
-        M=M,
-        P=gradients.shape[1],
-        batch=samples,
-        gradients=gradients,
-        entropies=terms.entropy,
-        logprobs=terms.logprobs,
-        policy_loss=terms.policy_loss,
-        value_loss=terms.value_loss,
-    )
-    mlp.set_gradients(agent, gradients)
-    return terms
+    samples = batch_struct(agent, batch, config, agent)
+    return set_gradients_of_loss(A2C_GRADIENT, agent, batch, batch=samples)
 
 
 def batch_struct(agent: Any, batch: Any, config: Any, root: Any) -> ctypes.Structure:

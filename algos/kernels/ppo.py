@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.algos.kernels import Terms
-from manyseeds.kernels import mlp, optim, policy
+from manyseeds.algos.kernels import Terms, set_gradients_of_loss
+from manyseeds.kernels import optim, policy
 
 SOURCE = Path(__file__).parent / "ppo.c"
 PPO_GRADIENT, PPO_UPDATE = (kernels.kernel(SOURCE, name) for name in ("ppo_gradient", "ppo_update"))
@@ -18,16 +18,11 @@ PPO_GRADIENT, PPO_UPDATE = (kernels.kernel(SOURCE, name) for name in ("ppo_gradi
 @kernels.sets_gradients
 def gradient(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
     """What `backpropagate` of ppo.py says."""
-    S, M = batch.returns.shape
-    networks = mlp.struct(agent.networks, agent)
-    P = networks.networks * networks.size
-    gradients, new = batch.obs.new_zeros(S, P), batch.obs.new_empty
-    terms = Terms(*new(2, S).unbind(), *new(2, S, M).unbind())
-    PPO_GRADIENT(
-        S=S,
-        M=M,
+    return set_gradients_of_loss(
+        PPO_GRADIENT,
+        agent,
+        batch,
         O=agent.obs_size,
-        P=P,
         policy=policy.struct(agent, agent.networks),
         obs=batch.obs,
         actions=batch.actions,
@@ -35,15 +30,8 @@ def gradient(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> 
         old_values=batch.values,
         advantages=batch.advantages,
         returns=batch.returns,
-        gradients=gradients,
-        entropies=terms.entropy,
-        logprobs=terms.logprobs,
-        policy_loss=terms.policy_loss,
-        value_loss=terms.value_loss,
         **settings(config, clip_range),
     )
-    mlp.set_gradients(agent, gradients)
-    return terms
 
 
 def settings(config: Any, clip_range: Tensor | None) -> dict[str, Any]:

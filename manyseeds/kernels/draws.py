@@ -21,11 +21,6 @@ def gumbel(uniforms: Tensor) -> Tensor:
     return uniforms
 
 
-def takes(uniforms: Tensor, count: int) -> bool:
-    """Whether `normal` can take arguments."""
-    return kernels.usable(uniforms)
-
-
 def normal(uniforms: Tensor, count: int) -> Tensor:
     """What `normal_of` of seeds.py says."""
     S, _, pairs = uniforms.shape

@@ -14,7 +14,6 @@ from manyseeds import kernels
 from manyseeds.kernels.binding import Struct
 
 HERE = Path(__file__).parent
-KINDS = ("adam", "rmsprop", "rmsprop_tf")  # as numbered in C
 OPTIMIZER = Struct(HERE / "optim.h", "optimizer")
 STEP = kernels.kernel(HERE / "optim.c", "step")
 
@@ -26,7 +25,7 @@ def struct(optimizer: Any, lr: Tensor | float, max_grad_norm: Tensor | float) ->
     beta1, beta2 = optimizer.betas if is_adam else (0.0, optimizer.alpha)
     return OPTIMIZER(
         S=S,
-        kind=0 if is_adam else 1 + optimizer.tf,
+        kind=0 if is_adam else 1 + optimizer.tf,  # as numbered in C
         P=P,
         parameters=optimizer.params,
         mean=optimizer.mean if is_adam else None,

@@ -17,6 +17,7 @@ from torch import Tensor
 from manyseeds import kernels
 from manyseeds.kernels import policy
 from manyseeds.kernels.binding import Struct
+from manyseeds.kernels.guard import Guard
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
@@ -69,6 +70,21 @@ class Episodes(NamedTuple):
     alive: Tensor  # bool: this step was taken
 
 
+def acting_in_c(
+    env: Any, policy: Any, guard: Guard, *tensors: Tensor
+) -> tuple[int, PolicyKernel] | None:
+    """The address of an environment's C code and a policy for it, if C can compute their steps.
+
+    guard: keeps C from standing for a policy that was changed. tensors: states and noise.
+    """
+    address = env.in_c()
+    if address and hasattr(policy, "as_kernel") and guard.allows(policy):
+        acting = policy.as_kernel()
+        if acting.usable(*tensors):
+            return address, acting
+    return None
+
+
 def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) -> ctypes.Structure:
     """The `players` of rollout.c; environment: the address of its `environment` in C."""
     low, high = bounds(spec) if spec.continuous else (None, None)
@@ -84,6 +100,35 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
         low=low,
         high=high,
     )
+
+
+def described(
+    environment: int,
+    spec: Any,
+    acting: PolicyKernel,
+    physics: Tensor,
+    action_noise: Tensor | None,
+    env_noise: Tensor,
+) -> dict[str, Any]:
+    """What C is given of steps with a policy, whatever they are for; noise `[..., N, columns]`."""
+    return {
+        "S": physics.shape[0],
+        "N": physics.shape[1],
+        "P": physics.shape[2],
+        "columns": acting.noise_columns(),
+        "noise": env_noise.shape[-1],
+        "time_limit": spec.time_limit,
+        "players": players(environment, spec, acting, physics),
+        "action_noise": action_noise,
+        "env_noise": env_noise,
+    }
+
+
+def empty_actions(spec: Any, *shape: int) -> Tensor:
+    """Memory for actions."""
+    if spec.continuous:
+        return torch.empty(*shape, len(spec.action_low))
+    return torch.empty(shape, dtype=torch.int64)
 
 
 @lru_cache(maxsize=64)
@@ -112,32 +157,17 @@ def rollout(
     elapsed `[S, N]` int32 stay as they are. Returns both, and the observations `[S, N, O]`, after
     the steps, and the steps.
     """
-    S, T, N = action_noise.shape[:3]
-    D, size = len(spec.action_low), spec.obs_size
+    steps_of, size = action_noise.shape[:3], spec.obs_size
     physics, elapsed = copies(physics, elapsed)
-    new, steps_of = physics.new_empty, (S, T, N)
-    actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
+    new = physics.new_empty
     terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
     obs, next_obs = new(2, *steps_of, size).unbind()
+    actions = empty_actions(spec, *steps_of)
     steps = Rollout(obs, actions, new(steps_of), terminated, truncated, next_obs)
-    last = new(S, N, size)
-    ROLLOUT(
-        S=S,
-        T=T,
-        N=N,
-        O=size,
-        P=physics.shape[2],
-        columns=action_noise.shape[3],
-        noise=env_noise.shape[3],
-        time_limit=spec.time_limit,
-        players=players(environment, spec, acting, physics),
-        action_noise=action_noise,
-        env_noise=env_noise,
-        physics=physics,
-        elapsed=elapsed,
-        last=last,
-        **steps._asdict(),
-    )
+    last = new(*elapsed.shape, size)
+    given = described(environment, spec, acting, physics, action_noise, env_noise)
+    state = {"physics": physics, "elapsed": elapsed, "last": last}
+    ROLLOUT(T=steps_of[1], O=size, **given, **state, **steps._asdict())
     return physics, elapsed, last, steps
 
 
@@ -179,38 +209,22 @@ def episodes(
     environment: int,
     spec: Any,
     acting: PolicyKernel,
-    state: tuple[Tensor, Tensor],
-    alive: Tensor,
+    physics: Tensor,
+    elapsed: Tensor,
     action_noise: Tensor | None,
-    env_noise: Tensor | None,
-    steps: int,
-    returns: Tensor,
-    lengths: Tensor,
-) -> None:
-    """Go on with episodes `[S, N]` for some steps; all is changed in place.
+    env_noise: Tensor,
+    **progress: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Go on with episodes `[S, N]` for as many steps as there is noise of the environment.
 
-    state: physics `[S, N, P]` and elapsed; alive: which have not ended, bool. action_noise
-    `[S, steps, N, ...]`, None: greedy; env_noise `[steps, N, ...]`, None: transitions take none.
-    returns, lengths: float64, what is added up.
+    environment, spec, physics, elapsed: as of a rollout; returns the last two after the steps.
+    action_noise `[S, T, N, ...]`, None: greedy; env_noise `[T, N, ...]`. progress: `[S, N]`,
+    changed in place, alive (bool), which have not ended; returns and lengths (float64), added up.
     """
-    physics, elapsed = state
-    EPISODES(
-        S=physics.shape[0],
-        T=steps,
-        N=physics.shape[1],
-        P=physics.shape[2],
-        columns=acting.noise_columns(),
-        noise=0 if env_noise is None else env_noise.shape[-1],
-        time_limit=spec.time_limit,
-        players=players(environment, spec, acting, physics),
-        action_noise=action_noise,
-        env_noise=env_noise,
-        physics=physics,
-        elapsed=elapsed,
-        alive=alive,
-        returns=returns,
-        lengths=lengths,
-    )
+    physics, elapsed = copies(physics, elapsed)
+    given = described(environment, spec, acting, physics, action_noise, env_noise)
+    EPISODES(T=len(env_noise), **given, physics=physics, elapsed=elapsed, **progress)
+    return physics, elapsed
 
 
 def play(
@@ -225,26 +239,13 @@ def play(
 
     action_noise, env_noise: `[S, L, N, ...]`, for as many steps as there can be.
     """
-    S, L, N = action_noise.shape[:3]
-    D, size = len(spec.action_low), spec.obs_size
-    new, steps_of = physics.new_zeros, (S, L, N)
-    actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
-    played = Episodes(new(*steps_of, size), actions, new(steps_of), new(steps_of, dtype=torch.bool))
-    PLAY(
-        S=S,
-        L=L,
-        N=N,
-        O=size,
-        P=physics.shape[2],
-        columns=action_noise.shape[3],
-        noise=env_noise.shape[3],
-        time_limit=spec.time_limit,
-        players=players(environment, spec, acting, physics),
-        action_noise=action_noise,
-        env_noise=env_noise,
-        physics=physics.clone(memory_format=torch.contiguous_format),
-        **played._asdict(),
-    )
+    steps_of, new = action_noise.shape[:3], physics.new_zeros
+    actions = empty_actions(spec, *steps_of).zero_()
+    obs, alive = new(*steps_of, spec.obs_size), new(steps_of, dtype=torch.bool)
+    played = Episodes(obs, actions, new(steps_of), alive)
+    (physics,) = copies(physics)
+    given = described(environment, spec, acting, physics, action_noise, env_noise)
+    PLAY(L=steps_of[1], O=spec.obs_size, **given, physics=physics, **played._asdict())
     return played
 
 

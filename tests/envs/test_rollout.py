@@ -165,10 +165,9 @@ def test_episodes_are_those_of_pytorch(kind: type[NativeEnv], way: str) -> None:
 
     def play(noise: Tensor | None) -> list[Tensor]:
         alive = torch.arange(S * N).view(S, N) % 4 > 0
-        returns, lengths = torch.zeros(2, S, N, dtype=torch.float64).unbind()
-        given = state, obs, noise, env_noise[0], T
-        evaluate._play(env, actor, *given, alive, returns, lengths)
-        return [returns, lengths, alive]
+        progress = evaluate._Progress(alive, *torch.zeros(2, S, N, dtype=torch.float64).unbind())
+        evaluate._play(env, actor, state, obs, noise, env_noise[0], progress)
+        return [progress.returns, progress.lengths, progress.alive]
 
     for given in (noise, None):
         found = play(given)
