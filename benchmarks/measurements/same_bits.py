@@ -14,6 +14,9 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     FAILED   a script failed, with its last line on stderr
     new      OLD has no such script or flag; here it runs
 
+Baselines train with code of others, and are evaluated by ours. Their evaluations may differ in
+rounding (DIGITS), and those of sampled actions, whose noise has changed, are left out.
+
 `--restamp`: where all cases of an algorithm are equal (of a language method those on generated
 tasks, or those on tasks that are read; of control those with scaled rewards, or those without), its
 published runs that were not stale at OLD, as its own code says, count as trained by today's code:
@@ -92,6 +95,7 @@ from manyseeds.runs.stale import digest_today, part_is_stale, read_again
 from manyseeds.untrusted import read_tensors
 from manyseeds.writing import write_bytes, write_json
 
+DIGITS = 9  # of an evaluation of a baseline that are compared
 # What is compared of a part, in the order in which differences are looked for.
 CONTENTS = (
     "policy.safetensors",
@@ -124,13 +128,16 @@ def is_unchecked(name: str) -> bool:
     return name in ("learn_s", "schema", "kind") or name.endswith(("_seconds", "_per_second"))
 
 
-def compare_parts(old: Path, here: Path) -> Difference | None:
-    """The first difference between two parts; one in names alone only if there is no other."""
-    found = list(differences(old, here))
+def compare_parts(old: Path, here: Path, rounded: bool = False) -> Difference | None:
+    """The first difference between two parts; one in names alone only if there is no other.
+
+    rounded: of evaluations, as of a baseline.
+    """
+    found = list(differences(old, here, rounded))
     return min(found, key=lambda difference: difference.renamed, default=None)
 
 
-def differences(old: Path, here: Path) -> Iterator[Difference]:
+def differences(old: Path, here: Path, rounded: bool) -> Iterator[Difference]:
     """All differences between two parts, weights first."""
     for pattern in CONTENTS:
         names = {str(file.relative_to(part)) for part in (old, here) for file in part.glob(pattern)}
@@ -140,23 +147,36 @@ def differences(old: Path, here: Path) -> Iterator[Difference]:
             elif not (old / name).exists():
                 yield Difference(name, "only here")
             else:
-                for entry, how, renamed in compare_entries(read(old / name), read(here / name)):
+                contents = read(old / name, rounded), read(here / name, rounded)
+                for entry, how, renamed in compare_entries(*contents):
                     yield Difference(f"{name} {entry}", how, renamed)
 
 
-def read(file: Path) -> dict[str, Any]:
+def read(file: Path, rounded: bool) -> dict[str, Any]:
     """The tensors, columns or fields of a file by name: tensors, or plain values."""
     if file.suffix == ".safetensors":
         return read_tensors(file)[0]
     if file.suffix == ".parquet":
         frame = read_parquet(file)
+        if rounded and "mode" in frame:
+            frame = frame[frame["mode"] != "sampled"].map(rounded_value)
         names = [name for name in map(str, frame) if not is_unchecked(name)]
         columns = {name: frame[name].to_numpy() for name in names}
         return {
             name: x.tolist() if x.dtype == object else torch.from_numpy(x.copy())
             for name, x in columns.items()
         }
-    return dict(fields(read_json(file)))
+    found = dict(fields(read_json(file)))
+    if rounded:
+        found = {k: rounded_value(x) for k, x in found.items() if not k.startswith("final.sampled")}
+    return found
+
+
+def rounded_value(value: Any) -> Any:
+    """A value with its floats, or those of a list, rounded to DIGITS."""
+    if isinstance(value, list):
+        return [rounded_value(x) for x in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def fields(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -238,11 +258,14 @@ def parts_of(results: Path, case: Case) -> dict[str, Path]:
 
 def compare_runs(case: Case, old: Path, here: Path) -> Difference | None:
     """The first difference between what a case has trained in two folders of results."""
+    rounded = case.trains.source != "manyseeds"
     parts = parts_of(old, case), parts_of(here, case)
     names = [", ".join(sorted(found)) or "none" for found in parts]
     if names[0] != names[1] or "none" in names:
         return Difference("parts", f"{names[0]} in OLD, {names[1]} here")
-    found = ((name, compare_parts(parts[0][name], parts[1][name])) for name in sorted(parts[0]))
+    found = (
+        (name, compare_parts(parts[0][name], parts[1][name], rounded)) for name in sorted(parts[0])
+    )
     several = len(parts[0]) > 1
     unequal = [
         difference._replace(what=f"{name} {difference.what}") if several else difference
