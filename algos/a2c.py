@@ -19,9 +19,8 @@ others after it (SB3: at every step).
 Shapes: S seeds, T steps, N environments per seed, B = T N samples, M per gradient step, O
 observation size, A discrete actions or D components of a continuous action. A rollout is
 [S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives
-each seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
-`broadcast` reshapes it to be multiplied with a tensor, and `used` says whether it is not 0. `@in_c`
-names a C kernel that runs in the place of a function until that is edited.
+each seed its own gradient. A hyperparameter is a number, or [S] for seeds that differ: `broadcast`
+shapes it for a tensor, `used` tells whether it is not 0. `@in_c` functions run in C until edited.
 
 Comments name details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1` to
 `Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
@@ -288,10 +287,7 @@ def update(
     config: Config,
     lr: Tensor,
 ) -> dict[str, Tensor]:
-    """One gradient step on all samples of a rollout at once.
-
-    Returns metrics, each [S].
-    """
+    """One gradient step on all samples of a rollout at once; returns the metrics, each [S]."""
     terms = backpropagate(agent, batch, config)
     # Core 11: clip the norm of each seed's whole gradient, policy and value together.
     optimizer.step(lr, config.max_grad_norm)

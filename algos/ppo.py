@@ -14,23 +14,20 @@ The equations, for the data of one rollout collected by the policy pi_old, with 
 Differences from SB3: values and log-probabilities of a rollout are computed in one pass after it.
 Schedules are evaluated at its start (SB3: at its end, where the last update can get a learning rate
 of zero). The first rollout updates the observation statistics before its gradient update, all
-others after it (SB3: at every step).
-A minibatch size that leaves a remainder is refused.
+others after it (SB3: at every step). A minibatch size that leaves a remainder is refused.
 
 Shapes: S seeds, T steps, N environments per seed, B = T N samples, M per gradient step, O
 observation size, A discrete actions or D components of a continuous action. A rollout is
 [S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives
-each seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
-`broadcast` reshapes it to be multiplied with a tensor, and `used` says whether it is not 0. `@in_c`
-names a C kernel that runs in the place of a function until that is edited.
+each seed its own gradient. A hyperparameter is a number, or [S] for seeds that differ: `broadcast`
+shapes it for a tensor, `used` tells whether it is not 0. `@in_c` functions run in C until edited.
 
 Comments name details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1` to
 `Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
 
-Logged per update: policy_loss, value_loss (mean squared error) and entropy (nats);
-explained_variance of the returns by V; train_return and train_length of the episodes that ended in
-the rollout. The losses, entropy, approx_kl and clipfrac (share of clipped ratios) are those of the
-last minibatch.
+Logged per update: policy_loss, value_loss (mean squared error), entropy (nats), approx_kl and
+clipfrac (share of clipped ratios) of the last minibatch; explained_variance of the returns by V;
+train_return and train_length of the episodes that ended in the rollout.
 """
 
 from __future__ import annotations
@@ -213,8 +210,7 @@ def value_loss(
 ) -> Tensor:
     """Mean squared error of V per seed, [S]. clip_value_range: bound of V's change (0: none)."""
     if used(clip_value_range):
-        # Core 9: off by default. As in SB3, the clipped value's error is the loss (CleanRL: the
-        # larger of the clipped and the unclipped error).
+        # Core 9: off by default. The clipped value's error, as in SB3 (CleanRL: the larger one).
         clip = broadcast(clip_value_range, values)
         values = old_values + (values - old_values).clamp(-clip, clip)
     return (values - returns).square().mean(-1)
@@ -317,10 +313,8 @@ def update(
     lr: Tensor,
     clip_range: Tensor | None,
 ) -> dict[str, Tensor]:
-    """All epochs over one rollout; the uniforms shuffle [S, epochs, B] order each epoch's samples.
-
-    Returns metrics, each [S].
-    """
+    """All epochs over one rollout, in orders of the uniforms shuffle [S, epochs, B]; returns the
+    metrics, each [S]."""
     if not used(config.clip_range):
         clip_range = None
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
