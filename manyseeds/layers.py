@@ -83,6 +83,7 @@ class SeedMLP(nn.Module):
             torch.zeros(seeds, K, n_in, n_out) for n_in, n_out in pairwise(sizes)
         )
         self._views: dict[Any, Any] = {}
+        self.structs: dict[Any, Any] = {}  # for C (kernels/mlp.py)
         self.biases = nn.ParameterList(torch.zeros(seeds, K, 1, n_out) for n_out in sizes[1:])
 
     def constant(self, size: int, value: Tensor | float) -> nn.Parameter:
@@ -141,7 +142,7 @@ class SeedMLP(nn.Module):
         return self._views[k]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_views": {}}  # a copy has other memory
+        return self.__dict__ | {"_views": {}, "structs": {}}  # a copy has other memory
 
     def parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases."""

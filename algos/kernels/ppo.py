@@ -23,7 +23,7 @@ def gradient(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> 
         agent,
         batch,
         O=agent.obs_size,
-        policy=policy.struct(agent, agent.networks),
+        policy=policy.struct(agent, agent.networks, agent),
         obs=batch.obs,
         actions=batch.actions,
         old_logprobs=batch.logprobs,

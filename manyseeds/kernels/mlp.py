@@ -249,10 +249,25 @@ def struct(module: Any, root: Any = None) -> ctypes.Structure:
     """The `networks` of a SeedMLP; root: the module whose gradients are computed with it, or the
     optimizer that takes a step with them. Raises CannotTake."""
     weights, biases = module.parameter_lists()
+    places = NOWHERE if root is None else places_in(root)
+    # Put together once for as long as the parameters lie there, as it takes as long as computing.
+    lies = *map(Tensor.data_ptr, weights + biases), *map(Tensor.stride, weights + biases)
+    kind = module.activation, tuple(module.outputs)
+    key = kind, torch.get_num_threads(), id(places), lies
+    _, described = module.structs.get(key, (None, None))
+    if described is None:
+        described = _struct(module, weights, biases, *places)
+        if not isinstance(root, nn.Module):
+            module.structs[key] = places, described  # no other places get this number
+    return described  # type: ignore[no-any-return]
+
+
+def _struct(
+    module: Any, weights: list[Tensor], biases: list[Tensor], found: dict[int, int], size: int
+) -> ctypes.Structure:
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
     kind = ACTIVATIONS.index(module.activation)
-    found, size = ({}, 0) if root is None else places_in(root)
     places = tuple(place_of(p, found) for p in parameters) if found else ()
     if len(set(places)) < len(places):
         raise CannotTake("a parameter of networks stands in two places")
@@ -260,6 +275,9 @@ def struct(module: Any, root: Any = None) -> ctypes.Structure:
         len(weights[0]), sizes, tuple(module.outputs), kind, parameters, places, size
     )
     return described
+
+
+NOWHERE: tuple[dict[int, int], int] = {}, 0  # where no gradients are asked for
 
 
 def place_of(p: Tensor, places: dict[int, int]) -> int:

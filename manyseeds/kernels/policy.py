@@ -18,9 +18,9 @@ POLICY = Struct(Path(__file__).parent / "policy.h", "policy")
 def struct(agent: Any, module: Any, root: Any = None) -> ctypes.Structure:
     """The `policy` of a SeedPolicy, whose outputs are those of the first network of module.
 
-    root: as of mlp.struct, agent unless given.
+    root: as of mlp.struct.
     """
-    return acting(module, agent.obs_stats, agent.log_std, agent if root is None else root)
+    return acting(module, agent.obs_stats, agent.log_std, root)
 
 
 def acting(module: Any, stats: Any, log_std: Tensor | None, root: Any = None) -> ctypes.Structure:
@@ -30,12 +30,16 @@ def acting(module: Any, stats: Any, log_std: Tensor | None, root: Any = None) ->
     """
     if not is_readable(log_std, module.outputs[0]):
         raise CannotTake("log_std is not a float32 [S, K, 1, D]")
+    networks = mlp.struct(module, root)
+    alone = stats is None and log_std is None
+    if alone and hasattr(networks, "policy"):
+        return networks.policy
     mean, scale = (None, None) if stats is None else stats.shift_and_scale(torch.float32)
     weights = module.weights[0]
-    return POLICY(
+    policy = POLICY(
         S=len(weights),
         O=weights.shape[2],
-        networks=mlp.struct(module, root),
+        networks=networks,
         continuous=log_std is not None,
         log_std=None if log_std is None else log_std.data_ptr(),  # where it changes
         stride=0 if log_std is None else log_std.stride(0),
@@ -45,6 +49,9 @@ def acting(module: Any, stats: Any, log_std: Tensor | None, root: Any = None) ->
         mean=mean,
         scale=scale,
     )
+    if alone:
+        networks.policy = policy  # lies where the networks do
+    return policy
 
 
 def is_readable(log_std: Tensor | None, components: int) -> bool:

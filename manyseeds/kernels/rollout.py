@@ -87,19 +87,27 @@ def acting_in_c(
 
 def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) -> ctypes.Structure:
     """The `players` of rollout.c; environment: the address of its `environment` in C."""
-    low, high = bounds(spec) if spec.continuous else (None, None)
-    return PLAYERS(
-        N=physics.shape[1],
-        O=spec.obs_size,
-        P=physics.shape[2],
-        D=len(spec.action_low),
-        columns=acting.noise_columns(),
-        noise_is_action=acting.noise_is_action,
-        environment=environment,
-        policy=policy.acting(acting.networks, acting.stats, acting.log_std),
-        low=low,
-        high=high,
-    )
+    as_c = policy.acting(acting.networks, acting.stats, acting.log_std)
+    N, P = physics.shape[1:]
+    key = environment, spec.action_low, spec.action_high, N, P, acting.noise_is_action
+    if not hasattr(as_c, "players"):
+        as_c.players = {}
+    if key not in as_c.players:  # built once, as the policy's own
+        low, high = bounds(spec) if spec.continuous else (None, None)
+        built = PLAYERS(
+            N=N,
+            O=spec.obs_size,
+            P=P,
+            D=len(spec.action_low),
+            columns=acting.noise_columns(),
+            noise_is_action=acting.noise_is_action,
+            environment=environment,
+            policy=as_c,
+            low=low,
+            high=high,
+        )
+        as_c.players[key] = built
+    return as_c.players[key]
 
 
 def described(

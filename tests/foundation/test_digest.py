@@ -602,7 +602,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "algos/kernels/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
     "manyseeds/seeds.py": [("both[:, :count]", "-both[:, :count]", CONTROL | {"td"})],
     "manyseeds/evaluate.py": [
-        ("torch.where(returns.isfinite(),", "torch.where(returns > 0,", CONTROL)
+        ("torch.where(progress.returns.isfinite(),", "torch.where(progress.returns > 0,", CONTROL)
     ],
     "manyseeds/runs/base.py": [
         ("self.seeds = list(seeds)", "self.seeds = [x + 1 for x in seeds]", set(RUNS)),
