@@ -303,6 +303,38 @@ def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float | Tens
         old.copy_(broadcast(1 - keep, old) * new + broadcast(keep, old) * old)
 
 
+@in_c(kernel.learn, kernel.takes_round)
+def learn(
+    env: envs.Env,
+    net: QNetwork,
+    target: QNetwork,
+    optimizer: SeedAdam,
+    replay: Replay,
+    episodes: envs.EpisodeTracker,
+    state: envs.State,
+    obs: Tensor,
+    noise: tuple[Tensor, Tensor],
+    draws: Tensor,
+    syncs: int,
+    config: Config,
+) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
+    """A round: F steps per environment, and an update on what the memory then holds.
+
+    noise: the policy's and the environments', [S, F, N, ...]. draws: as of `update`. syncs: how
+    often the target network is updated. Returns the next state and observations, which the next
+    round may overwrite, and the metrics.
+    """
+    state, obs, steps = envs.rollout(env, net, state, obs, *noise)
+    new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)
+    replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
+    if syncs:
+        update_target(target, net, syncs, config.tau)
+    metrics = episodes.update(steps.rewards, steps.done)
+    if draws.shape[1]:
+        metrics |= update(net, target, optimizer, replay, draws, config)
+    return state, obs, metrics
+
+
 def train(config: Config, run: Run) -> QNetwork:
     """Train all seeds of a run; returns their action-value functions."""
     S, N, F = len(run.seeds), config.num_envs, config.train_freq
@@ -313,10 +345,11 @@ def train(config: Config, run: Run) -> QNetwork:
     optimizer = SeedAdam(net)
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
     episodes = envs.EpisodeTracker(S, N, run.device)
+    parts = net, target, optimizer, replay, episodes
     # The interval counts environment steps, not gradient steps (SB3).
     interval = max(config.target_update_interval // N, 1) * N
 
-    # On CUDA the iteration is recorded once as a graph, so all that changes is an argument.
+    # On CUDA a round is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -325,20 +358,11 @@ def train(config: Config, run: Run) -> QNetwork:
         draws: Tensor,
         syncs: int,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
-        state, obs, steps = envs.rollout(env, net, state, obs, *noise)
-        new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)
-        replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
-        if syncs:
-            update_target(target, net, syncs, config.tau)
-        metrics = episodes.update(steps.rewards, steps.done)
-        if draws.shape[1]:
-            metrics |= update(net, target, optimizer, replay, draws, config)
-        return state, obs, metrics
+        return learn(env, *parts, state, obs, noise, draws, syncs, config)
 
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    changing = net, target, optimizer, replay, episodes, streams
-    timestep, state, obs = run.restore(changing, 0, state, obs)
+    timestep, state, obs = run.restore((*parts, streams), 0, state, obs)
     schedule = epsilons(timestep, config)
     run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:

@@ -118,3 +118,31 @@ int dqn_update(const struct dqn_update *x) {
                     3 * floats_of(M * A) + floats_of(x->P) + floats_of(2 * M);
   return for_each(x->S, x->threads, size + (forward > backward ? forward : backward), update_seed, x);
 }
+
+// ---- A round -------------------------------------------------------------------------------
+
+struct rollout;  // of manyseeds/kernels/rollout.c
+int rollout(const struct rollout *x);
+struct episode_means;  // of manyseeds/kernels/scan.c
+int episode_means(const struct episode_means *x);
+
+// F steps of N environments, and an update; what is computed of what was computed before.
+struct dqn_round {
+  int S, F, N;
+  const struct rollout *rollout;
+  const struct dqn_add *add;
+  const struct episode_means *episodes;
+  const struct dqn_update *update;
+  const unsigned char *terminated, *truncated;  // [S, F, N]
+  unsigned char *done;                          // [S, F, N]
+  int64_t *added;                               // [1], transitions per seed
+};
+
+int dqn_round(const struct dqn_round *x) {
+  int failed = rollout(x->rollout);
+  if (failed || (failed = dqn_add(x->add))) return failed;
+  *x->added += (long)x->F * x->N;
+  for (long i = 0; i < (long)x->S * x->F * x->N; i++) x->done[i] = x->terminated[i] | x->truncated[i];
+  if ((failed = episode_means(x->episodes))) return failed;
+  return dqn_update(x->update);
+}

@@ -154,10 +154,10 @@ def device_section(stored: Stored, heading: str, device: str) -> Iterator[Block]
     )
     yield Text(
         "Medians of n interleaved repeats. The ratio is computed within each repeat, with its "
-        "range over repeats in brackets. Warm-up: seconds of compilation or capture before that "
-        "speed is reached. Fresh process: seconds from the start of the process to the end of one "
-        "training, imports and warm-up included. Memory: peak memory of the process, on a GPU "
-        "that of the device."
+        "range over repeats in brackets. Warm-up: the first training's extra seconds, as for "
+        "compilation or capture. Fresh process: seconds from the start of the process to the end "
+        "of one training, imports and warm-up included. Memory: peak memory of the process, on a "
+        "GPU that of the device."
     )
     yield from (algo_table(algo, stored[algo], device) for algo in SUBJECTS if algo in stored)
 
@@ -166,7 +166,7 @@ def algo_table(algo: str, block: dict[str, Any], device: str) -> Fold:
     """The measurements of an algorithm, with their origin."""
     machine = block["machine"]
     name = f"speed-{algo}" + "-cuda" * (device == "cuda")
-    rows = throughput.cells(block["rows"], device)
+    rows = throughput.cells(block["rows"])
     steps = SUBJECTS[algo].settings["total_timesteps"]
     note = f"{steps:,} timesteps per seed on {machine.get('gpu', machine['cpu'])}."
     if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyseeds import envs, kernels
 from manyseeds.algos import dqn
+from manyseeds.kernels.guard import Guard
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
 from tests.algos import probes
@@ -166,6 +167,45 @@ def test_an_update_in_c_is_that_of_the_file(kind: str) -> None:
     for x, y in zip(found, exact, strict=True):
         assert y.dtype == torch.float64
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("N", [1, 3])
+def test_a_round_in_c_is_its_parts(N: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: with truncations, a target that moves, weights that are put elsewhere, a
+    state in other memory, and minibatches of another size."""
+    config = dqn.Config(env="MountainCar-v0", num_envs=N, train_freq=90, hidden=(16, 5), tau=0.5)
+    env = config.make_env()
+
+    def played(in_one: bool) -> list[Tensor]:
+        net, target = (dqn.QNetwork(env.spec, config, SeedStreams([0, 1], "init")) for _ in "ab")
+        optimizer, replay = SeedAdam(net), dqn.Replay(2, 500, 2, torch.device("cpu"))
+        episodes, streams = envs.EpisodeTracker(2, N), SeedStreams([0, 1], "train")
+        state, obs = env.reset(streams.uniform(N, env.initial_noise))
+        found: list[Tensor] = []
+        for k in range(8):
+            if k == 3:
+                optimizer = SeedAdam(net)  # which puts the weights into memory of its own
+            if k == 5:
+                state = envs.State(*(x.clone() for x in state))
+            noise = net.draw(streams, 90, N), streams.uniform(90, N, env.noise_size)
+            draws = streams.uniform(2, 8 if k < 6 else 5)
+            objects = net, target, optimizer, replay, episodes
+            state, obs, metrics = dqn.learn(
+                env, *objects, state, obs, noise, draws, int(k == 4), config
+            )
+            found += [x.clone() for x in (*state, obs, *metrics.values())]
+        assert (replay in dqn.kernel.ROUNDS) is in_one
+        weights = [p.detach() for x in (net, target) for p in x.parameters()]
+        open_ones = [episodes.open_return, episodes.open_length]
+        return [*found, *weights, *open_ones, replay.rows, replay.added]
+
+    in_c, allows = played(in_one=True), Guard.allows
+    monkeypatch.setattr(
+        Guard, "allows", lambda guard, *x: guard.kernel != "dqn.learn" and allows(guard, *x)
+    )
+    for x, y in zip(in_c, played(in_one=False), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.usefixtures("computed")

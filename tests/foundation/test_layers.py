@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from itertools import pairwise
 from typing import Any
@@ -14,8 +15,10 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import Tensor, nn
 
+from manyseeds import kernels
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.envs import EnvSpec
+from manyseeds.kernels import mlp
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, SeedPolicy, orthogonal
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
@@ -375,3 +378,24 @@ def test_indices_are_no_input() -> None:
     net = SeedMLP(2, 5, (4,), (3,), "relu")
     with pytest.raises(ValueError, match=r"an input of torch\.int64, must be vectors of floats"):
         net.only(0, torch.zeros(2, 5, dtype=torch.int64))
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+def test_networks_are_described_to_c_as_they_are_now() -> None:
+    """Put together once, but not beyond a change of what is described."""
+    net = SeedMLP(2, 3, (4,), (1,), "relu")
+    described = mlp.struct(net)
+    assert mlp.struct(net) is described
+    net.activation = "tanh"
+    assert mlp.struct(net).activation != described.activation
+    net.activation = "relu"
+    assert mlp.struct(net) is described
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: 3)
+        assert mlp.struct(net).threads == 3
+    for p in net.parameters():
+        p.data = p.data.clone()
+    assert mlp.struct(net) is not described
+    optimizer = SeedAdam(net)
+    assert mlp.struct(net, optimizer).size == optimizer.params.shape[1]
+    assert mlp.struct(copy.deepcopy(net)) is not mlp.struct(net)
