@@ -321,8 +321,7 @@ def learn(
     """A round: F steps per environment, and an update on what the memory then holds.
 
     noise: the policy's and the environments', [S, F, N, ...]. draws: as of `update`. syncs: how
-    often the target network is updated. Returns the next state and observations, which the next
-    round may overwrite, and the metrics.
+    often the target network is updated. Returns the next state and observations, and the metrics.
     """
     state, obs, steps = envs.rollout(env, net, state, obs, *noise)
     new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)

@@ -130,9 +130,9 @@ class RunConfig(ScriptConfig):
     """Device. auto is the CPU until the CUDA path has been measured."""
     threads: Annotated[int, Range(1, MAX_THREADS), Execution()] = 1
     """CPU threads. With a C compiler a seed's results are bit-identical in any batch and for any
-    number of threads, except that means over more than 32,768 of its samples depend on the number.
-    Without a compiler this needs an equal number of threads and hidden layers of at least 16 units,
-    a multiple of 4. On CUDA results are equal up to rounding."""
+    number of threads. Without one, or with edited functions, this needs an equal number of threads
+    and hidden layers of at least 16 units, a multiple of 4. On CUDA results are equal up to
+    rounding."""
     track: Annotated[Literal["none", "tensorboard", "wandb"], Execution()] = "none"
     """Tracker for each seed's scalars. Its files are in the run's folder; W&B runs
     are offline unless WANDB_MODE is set."""

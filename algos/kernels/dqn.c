@@ -126,7 +126,7 @@ int rollout(const struct rollout *x);
 struct episode_means;  // of manyseeds/kernels/scan.c
 int episode_means(const struct episode_means *x);
 
-// F steps of N environments, and an update; what is computed of what was computed before.
+// F steps of N environments, and an update: each part works on what the one before has written.
 struct dqn_round {
   int S, F, N;
   const struct rollout *rollout;

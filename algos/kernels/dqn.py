@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from operator import is_
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,11 +29,16 @@ def takes_transitions(replay: Any, new: Any) -> bool:
 
 def add(replay: Any, /, new: Any) -> None:
     """What `Replay.add` of dqn.py says."""
-    S, capacity, _ = replay.rows.shape
     count = new.actions.shape[1]
-    state = {"C": capacity, "O": replay.obs_size, "added": replay.added, "rows": replay.rows}
-    DQN_ADD(S=S, n=count, **state, **new._asdict())
+    DQN_ADD.run(add_struct(replay, count, new._asdict()))
     replay.added.add_(count)
+
+
+def add_struct(replay: Any, count: int, new: dict[str, Tensor]) -> ctypes.Structure:
+    """What is stored, `[S, count, ...]`, and where."""
+    S, capacity, _ = replay.rows.shape
+    memory = {"C": capacity, "O": replay.obs_size, "added": replay.added, "rows": replay.rows}
+    return DQN_ADD.struct(S=S, n=count, **memory, **new)
 
 
 def update(
@@ -42,11 +46,11 @@ def update(
 ) -> dict[str, Tensor]:
     """What `update` of dqn.py says."""
     metrics = draws.new_empty(2, len(draws))
-    DQN_UPDATE(**described(net, target, optimizer, replay, draws, config, metrics))
+    DQN_UPDATE.run(update_struct(net, target, optimizer, replay, draws, config, metrics))
     return {"td_loss": metrics[0], "q_values": metrics[1]}
 
 
-def described(
+def update_struct(
     net: Any,
     target: Any,
     optimizer: Any,
@@ -54,34 +58,38 @@ def described(
     draws: Tensor,
     config: Any,
     metrics: Tensor,
-) -> dict[str, Any]:
-    """What `dqn_update` is given."""
+) -> ctypes.Structure:
+    """What an update is computed of."""
     S, G, M = draws.shape
-    return {
-        "S": S,
-        "G": G,
-        "M": M,
-        "O": replay.obs_size,
-        "C": replay.rows.shape[1],
-        "P": optimizer.params.shape[1],
-        "huber": config.loss == "huber",
-        "net": mlp.struct(net.q, optimizer),
-        "target": mlp.struct(target.q),
-        "optimizer": optim.struct(optimizer, config.learning_rate, config.max_grad_norm),
-        "added": replay.added,
-        "rows": replay.rows,
-        "draws": draws,
-        "gamma": config.gamma,
-        "metrics": metrics,
-    }
+    return DQN_UPDATE.struct(
+        S=S,
+        G=G,
+        M=M,
+        O=replay.obs_size,
+        C=replay.rows.shape[1],
+        P=optimizer.params.shape[1],
+        huber=config.loss == "huber",
+        net=mlp.struct(net.q, optimizer),
+        target=mlp.struct(target.q),
+        optimizer=optim.struct(optimizer, config.learning_rate, config.max_grad_norm),
+        added=replay.added,
+        rows=replay.rows,
+        draws=draws,
+        gamma=config.gamma,
+        metrics=metrics,
+    )
 
 
 # ---- A round ------------------------------------------------------------------------------------
 
 
-def takes_round(env: Any, net: Any, *args: Any) -> bool:
+def takes_round(
+    env: Any, net: Any, target: Any, optimizer: Any, replay: Any, episodes: Any, *args: Any
+) -> bool:
     """Whether `dqn_round` can compute a round: all of it is in C."""
-    return env.in_c() is not None and kernels.usable(net.q.weights[0])
+    tensors = net.q.weights[0], replay.rows, episodes.open_return
+    hashable = type(replay).__hash__ is not None  # to find its `Round`
+    return hashable and env.in_c() is not None and kernels.usable(*tensors)
 
 
 def learn(
@@ -99,43 +107,47 @@ def learn(
     config: Any,
 ) -> tuple[Any, Tensor, dict[str, Tensor]]:
     """What `learn` of dqn.py says, unless the target network is updated, or nothing learned."""
-    tensors = (*noise, draws)
-    if syncs or not draws.numel() or not all(map(is_plain, tensors)):
+    drawn = *noise, draws
+    if syncs or not draws.numel() or not kernels.usable(*drawn, state[0]):
         return NotImplemented
-    # What a round computes with: where all of it is the same, and lies where it did.
-    same = (
-        *(env, net, target, optimizer, episodes, config),
-        *(mlp.struct(net.q, optimizer), mlp.struct(target.q)),
-        *(replay.rows, replay.added, episodes.open_return, episodes.open_length),
-        *(optimizer.params, optimizer.mean, optimizer.square, optimizer.beta_powers),
+    if not all(map(Tensor.is_contiguous, drawn)):
+        return NotImplemented
+    memory = replay.rows, replay.added, episodes.open_return, episodes.open_length
+    moments = optimizer.params, optimizer.mean, optimizer.square, optimizer.beta_powers
+    # All that the structs were made of.
+    parts = (
+        *(watch.generation, id(env.spec), optimizer.betas, optimizer.eps, config.loss),
+        *map(as_now, (config.gamma, config.learning_rate, config.max_grad_norm)),
+        *(id(mlp.struct(net.q, optimizer)), id(mlp.struct(target.q))),
+        *((x.data_ptr(), x.shape, x.dtype) for x in (*memory, *moments)),
+        *((x.shape, x.dtype) for x in (*state, *drawn)),
     )
-    sizes = watch.generation, *(x.shape for x in tensors)
     known = ROUNDS.get(replay)
-    if known is None or known.sizes != sizes or not all(map(is_, known.same, same)):
-        if (acting := acting_in_c(env, net, PLAYING, state.physics, *noise)) is None:
+    if known is None or known.parts != parts:
+        acting = acting_in_c(env, net, PLAYING, state[0], *noise)
+        if acting is None:
             return NotImplemented
-        update = described(
-            net, target, optimizer, replay, draws, config, draws.new_empty(2, len(draws))
-        )
-        known = Round(env.spec, *acting, replay, episodes, state, noise, update)
-        known.same, known.sizes = same, sizes
+        unused = draws.new_empty(2, len(draws))
+        learned = update_struct(net, target, optimizer, replay, draws, config, unused)
+        known = Round(parts, env.spec, *acting, replay, episodes, state, noise, learned)
         ROUNDS[replay] = known
-    return known(state, *tensors)
+    return known.play(state, *drawn)
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether C can read a tensor where it lies."""
-    return x.dtype is torch.float32 and x.is_contiguous()
+def as_now(value: Tensor | float) -> Any:
+    """What tells whether a hyperparameter has changed."""
+    return (id(value), value._version) if isinstance(value, Tensor) else value
 
 
 class Round:
-    """The memory of rounds, and their structs in C: put together once, not in every round."""
+    """The structs of a round in C: put together again only when one of their parts has changed.
 
-    same: tuple[Any, ...]
-    sizes: tuple[Any, ...]
+    parts: what they were made of.
+    """
 
     def __init__(
         self,
+        parts: tuple[Any, ...],
         spec: Any,
         environment: int,
         acting: Any,
@@ -143,66 +155,74 @@ class Round:
         episodes: Any,
         state: Any,
         noise: tuple[Tensor, Tensor],
-        update: dict[str, Any],
+        update: ctypes.Structure,
     ) -> None:
+        self.parts, self.spec, self.update = parts, spec, update
         S, F, N = noise[0].shape[:3]
-        size = replay.obs_size
-        new = noise[0].new_empty
-        physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in state)
-        self.state, self.last = type(state)(physics, elapsed), new(S, N, size)
-        ends = new(3, S, F, N, dtype=torch.bool).unbind()
-        steps = {
-            "obs": new(S, F, N, size),
-            "actions": new(S, F, N, dtype=torch.int64),
-            "rewards": new(S, F, N),
-            "terminated": ends[0],
-            "next_obs": new(S, F, N, size),
-        }
+        physics, elapsed = rollout.copies(*state)
+        steps = rollout.empty_steps(spec, physics, S, F, N)
+        done = torch.empty_like(steps.terminated)
         given = rollout.described(environment, spec, acting, physics, *noise)
-        moving = {"physics": physics, "elapsed": elapsed, "last": self.last, "truncated": ends[1]}
-        self.rollout = rollout.ROLLOUT.struct(T=F, O=size, **given, **moving, **steps)
-        memory = {"C": replay.rows.shape[1], "O": size, "added": replay.added, "rows": replay.rows}
+        self.rollout = rollout.ROLLOUT.struct(
+            T=F,
+            O=spec.obs_size,
+            elapsed=elapsed,
+            last=physics.new_empty(S, N, spec.obs_size),
+            physics=physics,
+            **given,
+            **steps._asdict(),
+        )
         self.episodes = scan.EPISODE_MEANS.struct(
             S=S,
             T=F,
             N=N,
-            rewards=steps["rewards"],
-            done=ends[2],
+            rewards=steps.rewards,
+            done=done,
             open_returns=episodes.open_return,
             open_lengths=episodes.open_length,
-            means=new(2, S),
+            means=physics.new_empty(2, S),
         )
-        self.update = DQN_UPDATE.struct(**update)
+        stored = steps._asdict()
+        del stored["truncated"]
         self.round = DQN_ROUND.struct(
             S=S,
             F=F,
             N=N,
             rollout=self.rollout,
-            add=DQN_ADD.struct(S=S, n=F * N, **memory, **steps),
+            add=add_struct(replay, F * N, stored),
             episodes=self.episodes,
-            update=self.update,
-            terminated=ends[0],
-            truncated=ends[1],
-            done=ends[2],
+            update=update,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+            done=done,
             added=replay.added,
         )
 
-    def __call__(
+    def play(
         self, state: Any, action_noise: Tensor, env_noise: Tensor, draws: Tensor
     ) -> tuple[Any, Tensor, dict[str, Tensor]]:
         """The next state and observations, and the metrics of a round."""
-        for own, x in zip(self.state, state, strict=True):
-            if own is not x:
-                own.copy_(x)
-        metrics = draws.new_empty(4, len(draws))
-        self.rollout.action_noise = action_noise.data_ptr()
-        self.rollout.env_noise = env_noise.data_ptr()
+        physics, elapsed = rollout.copies(*state)
+        S, N = elapsed.shape
+        last, metrics = physics.new_empty(S, N, self.spec.obs_size), physics.new_empty(4, S)
+        moving = {
+            "physics": physics,
+            "elapsed": elapsed,
+            "last": last,
+            "action_noise": action_noise,
+            "env_noise": env_noise,
+        }
+        for name, x in moving.items():
+            setattr(self.rollout, name, x.data_ptr())
         self.update.draws = draws.data_ptr()
         self.episodes.means = metrics.data_ptr()
         self.update.metrics = metrics[2:].data_ptr()
-        if failed := DQN_ROUND.function(ctypes.addressof(self.round)):
-            raise MemoryError(f"a round of DQN failed in C: {failed}")
-        return self.state, self.last, dict(zip(METRICS, metrics.unbind(), strict=True))
+        DQN_ROUND.run(self.round)
+        return (
+            type(state)(physics, elapsed),
+            last,
+            dict(zip(METRICS, metrics.unbind(), strict=True)),
+        )
 
 
 METRICS = ("train_return", "train_length", "td_loss", "q_values")

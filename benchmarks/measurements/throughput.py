@@ -26,7 +26,8 @@ CUDA, where iterations are captured, ours is timed over the second half of its t
 extra time of the first half is its warm-up. On the CPU ours, rejax, a JAX suite, and RLtools, a C++
 library (`make peers` installs both), train twice in a process: the second training is timed, and
 the extra time of the first is the warm-up. In it rejax and RLtools compile; ours looks whether the
-files still say what its kernels compute, and those are built before. "Fresh process" is the time
+files still say what its kernels compute, and those are built before. SB3, which does nothing of
+the kind, trains once. "Fresh process" is the time
 from the start of a process to the end of one training, with imports, set-up and warm-up.
 """
 
@@ -186,7 +187,7 @@ def measure(algo: str, seeds: str, device: str) -> dict[str, float]:
         return first
     began = time.perf_counter()
     again = time_training(module, config)
-    warm_up = first["learn_s"] - again["learn_s"]
+    warm_up = max(first["learn_s"] - again["learn_s"], 0.0)
     return {**again, "warm_up_s": warm_up, "again_s": time.perf_counter() - began}
 
 

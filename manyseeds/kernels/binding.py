@@ -161,7 +161,10 @@ class Kernel:
 
     def __call__(self, **given: Any) -> None:
         """Compute. Raises MemoryError, IndexError, and TypeError or ValueError as `Struct`."""
-        filled = self.struct(**given)
+        self.run(self.struct(**given))
+
+    def run(self, filled: ctypes.Structure) -> None:
+        """Compute with a struct. Raises MemoryError and IndexError."""
         failed = self.function(ctypes.addressof(filled))
         if failed == 1:
             raise MemoryError(f"allocating memory for {self.name} failed")

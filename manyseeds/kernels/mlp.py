@@ -250,16 +250,24 @@ def struct(module: Any, root: Any = None) -> ctypes.Structure:
     optimizer that takes a step with them. Raises CannotTake."""
     weights, biases = module.parameter_lists()
     places = NOWHERE if root is None else places_in(root)
-    # Put together once for as long as the parameters lie there, as it takes as long as computing.
-    lies = *map(Tensor.data_ptr, weights + biases), *map(Tensor.stride, weights + biases)
-    kind = module.activation, tuple(module.outputs)
-    key = kind, torch.get_num_threads(), id(places), lies
-    _, described = module.structs.get(key, (None, None))
-    if described is None:
+    parameters = weights + biases
+    lies = tuple((id(p), p.data_ptr(), p.shape, p.stride()) for p in parameters)
+    key = module.activation, tuple(module.outputs), torch.get_num_threads(), lies
+    # Put together again only when something of this has changed: it takes as long as computing.
+    known, described, _ = module.structs.get(id(places), (None, None, None))
+    if known != key:
         described = _struct(module, weights, biases, *places)
         if not isinstance(root, nn.Module):
-            module.structs[key] = places, described  # no other places get this number
+            # What has a number in the key is kept, so that nothing else gets that number.
+            keep(module.structs, id(places), (key, described, (places, parameters)))
     return described  # type: ignore[no-any-return]
+
+
+def keep(kept: dict[Any, Any], key: Any, value: Any, most: int = 8) -> None:
+    """Keep a value, in a dictionary that does not grow for ever."""
+    if len(kept) >= most:
+        kept.clear()
+    kept[key] = value
 
 
 def _struct(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels import policy
+from manyseeds.kernels import mlp, policy
 from manyseeds.kernels.binding import Struct
 from manyseeds.kernels.guard import Guard
 
@@ -89,10 +89,10 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
     """The `players` of rollout.c; environment: the address of its `environment` in C."""
     as_c = policy.acting(acting.networks, acting.stats, acting.log_std)
     N, P = physics.shape[1:]
-    key = environment, spec.action_low, spec.action_high, N, P, acting.noise_is_action
-    if not hasattr(as_c, "players"):
-        as_c.players = {}
-    if key not in as_c.players:  # built once, as the policy's own
+    box = spec.action_low, spec.action_high
+    key = environment, box, spec.obs_size, N, P, acting.noise_is_action
+    kept: dict[Any, ctypes.Structure] = vars(as_c).setdefault("players", {})
+    if key not in kept:
         low, high = bounds(spec) if spec.continuous else (None, None)
         built = PLAYERS(
             N=N,
@@ -106,8 +106,8 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
             low=low,
             high=high,
         )
-        as_c.players[key] = built
-    return as_c.players[key]
+        mlp.keep(kept, key, built)
+    return kept[key]
 
 
 def described(
@@ -130,6 +130,14 @@ def described(
         "action_noise": action_noise,
         "env_noise": env_noise,
     }
+
+
+def empty_steps(spec: Any, like: Tensor, *shape: int) -> Rollout:
+    """Memory for steps `[S, T, N]`."""
+    new = like.new_empty
+    terminated, truncated = new(2, *shape, dtype=torch.bool).unbind()
+    obs, next_obs = new(2, *shape, spec.obs_size).unbind()
+    return Rollout(obs, empty_actions(spec, *shape), new(shape), terminated, truncated, next_obs)
 
 
 def empty_actions(spec: Any, *shape: int) -> Tensor:
@@ -165,17 +173,12 @@ def rollout(
     elapsed `[S, N]` int32 stay as they are. Returns both, and the observations `[S, N, O]`, after
     the steps, and the steps.
     """
-    steps_of, size = action_noise.shape[:3], spec.obs_size
     physics, elapsed = copies(physics, elapsed)
-    new = physics.new_empty
-    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
-    obs, next_obs = new(2, *steps_of, size).unbind()
-    actions = empty_actions(spec, *steps_of)
-    steps = Rollout(obs, actions, new(steps_of), terminated, truncated, next_obs)
-    last = new(*elapsed.shape, size)
+    steps = empty_steps(spec, physics, *action_noise.shape[:3])
+    last = physics.new_empty(*elapsed.shape, spec.obs_size)
     given = described(environment, spec, acting, physics, action_noise, env_noise)
     state = {"physics": physics, "elapsed": elapsed, "last": last}
-    ROLLOUT(T=steps_of[1], O=size, **given, **state, **steps._asdict())
+    ROLLOUT(T=action_noise.shape[1], O=spec.obs_size, **given, **state, **steps._asdict())
     return physics, elapsed, last, steps
 
 

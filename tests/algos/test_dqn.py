@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from manyseeds import envs, kernels
 from manyseeds.algos import dqn
 from manyseeds.kernels.guard import Guard
 from manyseeds.optim import SeedAdam
+from manyseeds.rows import stack
 from manyseeds.seeds import SeedStreams
 from tests.algos import probes
 from tests.algos.probes import Counter
@@ -172,29 +174,36 @@ def test_an_update_in_c_is_that_of_the_file(kind: str) -> None:
 @pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
 @pytest.mark.parametrize("N", [1, 3])
 def test_a_round_in_c_is_its_parts(N: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last bit: with truncations, a target that moves, weights that are put elsewhere, a
-    state in other memory, and minibatches of another size."""
-    config = dqn.Config(env="MountainCar-v0", num_envs=N, train_freq=90, hidden=(16, 5), tau=0.5)
-    env = config.make_env()
+    """To the last bit: with truncations, a target that moves, and changes in between of all that
+    the structs in C were made of."""
+    common = dqn.Config(env="MountainCar-v0", num_envs=N, train_freq=90, hidden=(16, 5), tau=0.5)
+    env = common.make_env()
 
     def played(in_one: bool) -> list[Tensor]:
+        config: Any = stack([dataclasses.replace(common, gamma=gamma) for gamma in (0.9, 0.8)])
         net, target = (dqn.QNetwork(env.spec, config, SeedStreams([0, 1], "init")) for _ in "ab")
         optimizer, replay = SeedAdam(net), dqn.Replay(2, 500, 2, torch.device("cpu"))
         episodes, streams = envs.EpisodeTracker(2, N), SeedStreams([0, 1], "train")
         state, obs = env.reset(streams.uniform(N, env.initial_noise))
         found: list[Tensor] = []
-        for k in range(8):
+        for k in range(9):
+            if k == 2:
+                replay.rows.data = replay.rows.clone()
             if k == 3:
                 optimizer = SeedAdam(net)  # which puts the weights into memory of its own
             if k == 5:
-                state = envs.State(*(x.clone() for x in state))
+                optimizer.eps = 0.1
+            if k == 6:
+                target.q.weights[0].data = 2 * target.q.weights[0]
+            if k == 7:
+                config.gamma.fill_(0.5)
             noise = net.draw(streams, 90, N), streams.uniform(90, N, env.noise_size)
-            draws = streams.uniform(2, 8 if k < 6 else 5)
+            draws = streams.uniform(2, 8 if k < 8 else 5)
             objects = net, target, optimizer, replay, episodes
             state, obs, metrics = dqn.learn(
                 env, *objects, state, obs, noise, draws, int(k == 4), config
             )
-            found += [x.clone() for x in (*state, obs, *metrics.values())]
+            found += [*state, obs, *metrics.values()]
         assert (replay in dqn.kernel.ROUNDS) is in_one
         weights = [p.detach() for x in (net, target) for p in x.parameters()]
         open_ones = [episodes.open_return, episodes.open_length]

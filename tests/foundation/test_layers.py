@@ -19,6 +19,7 @@ from manyseeds import kernels
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.envs import EnvSpec
 from manyseeds.kernels import mlp
+from manyseeds.kernels.binding import CannotTake
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, SeedPolicy, orthogonal
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
@@ -399,3 +400,13 @@ def test_networks_are_described_to_c_as_they_are_now() -> None:
     optimizer = SeedAdam(net)
     assert mlp.struct(net, optimizer).size == optimizer.params.shape[1]
     assert mlp.struct(copy.deepcopy(net)) is not mlp.struct(net)
+    net.weights[0] = nn.Parameter(net.weights[0].data)  # which the optimizer does not know
+    with pytest.raises(CannotTake, match="not among those that the optimizer trains"):
+        mlp.struct(net, optimizer)
+    assert mlp.struct(net).seeds == 2
+    for p in net.parameters():
+        p.data = p.data[:1]
+    assert mlp.struct(net).seeds == 1
+    for _ in range(20):
+        mlp.struct(net, SeedAdam(net))
+    assert len(net.structs) <= 8
