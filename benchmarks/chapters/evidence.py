@@ -84,7 +84,10 @@ HOW_TO_READ = Items(
             " One seed is one observation, and n is the number of seeds. ",
             Code("498.2 [493.1, 500.0]"),
             " is a statistic over seeds with its 95% expanded-percentile bootstrap interval. The "
-            "IQM is the mean of the middle half of the seeds; the mean weights all seeds equally.",
+            "IQM is the mean of the middle half of the seeds; the mean weights all seeds equally. "
+            "The baselines' runs are older than ours. Protocol and start states are the same, and "
+            "the dynamics equal to rounding, but they hold no returns of single episodes, so all "
+            "intervals are over seeds alone.",
         ),
         (
             Strong("Failure."),
