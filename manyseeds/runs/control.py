@@ -297,8 +297,10 @@ class Run(ResumableRun):
         own = closing & (steps[1:] > steps[:-1]) & (np.arange(K)[:, None] >= self._since)  # [K, S]
         names = list(dict.fromkeys(name for _, metrics in self._pending for name in metrics))
         values = self._stacked(names)
-        losses = [name.endswith("loss") for name in names]
-        for k, _, i in np.argwhere(own[:, None] & ~np.isfinite(values[:, losses])):
+        losses = [name for name in names if name.endswith("loss")]
+        given = np.array([[name in metrics for name in losses] for _, metrics in self._pending])
+        broken = ~np.isfinite(values[:, [names.index(name) for name in losses]])
+        for k, _, i in np.argwhere(own[:, None] & broken & given[:, :, None]):
             label, step = self.labels[i], int(steps[k + 1, i])
             self.diverged[label] = min(step, self.diverged.get(label, step))
         counts = own[:, None] & ~np.isnan(values)

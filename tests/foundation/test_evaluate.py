@@ -635,6 +635,10 @@ def test_a_nan_loss_marks_its_seed_with_the_step() -> None:
         metrics = {"td_loss": losses, "value_loss": other, "train_return": [nan] * 4}
         run.log(t, {name: torch.tensor(values) for name, values in metrics.items()})
     assert run.diverged == {6: 13, 7: 26, 8: 31}
+    run = silent(2000, seeds=2)  # one that is not there yet, as before DQN learns, is no NaN
+    for t in range(1, 21):
+        run.log(t, {"td_loss": torch.ones(2)} if t > 15 else {"train_return": torch.ones(2)})
+    assert run.diverged == {}
     run = silent(100, seeds=3)  # at timesteps of their own; not one that has ended
     for k in range(1, 40):
         now = torch.tensor([3 * k, min(10 * k, 100), 4 * k]).clamp(max=100)
