@@ -298,7 +298,9 @@ class Run(ResumableRun):
         names = list(dict.fromkeys(name for _, metrics in self._pending for name in metrics))
         values = self._stacked(names)
         losses = [name for name in names if name.endswith("loss")]
-        given = np.array([[name in metrics for name in losses] for _, metrics in self._pending])
+        given = np.array(
+            [[name in metrics for name in losses] for _, metrics in self._pending], dtype=bool
+        )
         broken = ~np.isfinite(values[:, [names.index(name) for name in losses]])
         for k, _, i in np.argwhere(own[:, None] & broken & given[:, :, None]):
             label, step = self.labels[i], int(steps[k + 1, i])
