@@ -19,6 +19,7 @@ from manyseeds.benchmarks.chapters.front_page import (
     score,
     short,
 )
+from manyseeds.benchmarks.measurements.throughput import SUBJECTS
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, left_out, read
@@ -159,7 +160,8 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
     about: dict[str, Any] = {}
     with left_out(path):
         stored = read(path, speed.STORED) if path.exists() else {}
-        found = speed.against_sb3(stored)
+        everywhere = speed.against_sb3(stored)
+        found = {x: rows for x, rows in everywhere.items() if SUBJECTS[x].env == speed.ENV}
         for algo in [*found][-1:]:
             cpu = printable(stored[algo]["machine"]["cpu"])
             about = {"seeds": speed.SHOWN_SEEDS, "env": speed.ENV, "cpu": cpu}
