@@ -25,7 +25,18 @@ class Terms(NamedTuple):
 
 def takes(agent: Any, *args: Any) -> bool:
     """Whether a kernel can compute with an agent: it is on a CPU."""
-    return kernels.usable(next(agent.parameters()))
+    return kernels.usable(first_parameter(agent))
+
+
+def first_parameter(module: Any) -> Any:
+    """A parameter of a module; `next(module.parameters())` takes as long as a small kernel."""
+    for p in module._parameters.values():
+        if p is not None:
+            return p
+    for child in module._modules.values():
+        if (p := first_parameter(child)) is not None:
+            return p
+    return None
 
 
 def gae_estimate(

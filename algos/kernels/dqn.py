@@ -160,28 +160,13 @@ class Round:
         self.parts, self.spec, self.update = parts, spec, update
         S, F, N = noise[0].shape[:3]
         physics, elapsed = rollout.copies(*state)
+        last, means = physics.new_empty(S, N, spec.obs_size), physics.new_empty(2, S)
         steps = rollout.empty_steps(spec, physics, S, F, N)
         done = torch.empty_like(steps.terminated)
-        given = rollout.described(environment, spec, acting, physics, *noise)
-        self.rollout = rollout.ROLLOUT.struct(
-            T=F,
-            O=spec.obs_size,
-            elapsed=elapsed,
-            last=physics.new_empty(S, N, spec.obs_size),
-            physics=physics,
-            **given,
-            **steps._asdict(),
+        self.rollout = rollout.struct(
+            *(environment, spec, acting, physics, elapsed, last, *noise, steps)
         )
-        self.episodes = scan.EPISODE_MEANS.struct(
-            S=S,
-            T=F,
-            N=N,
-            rewards=steps.rewards,
-            done=done,
-            open_returns=episodes.open_return,
-            open_lengths=episodes.open_length,
-            means=physics.new_empty(2, S),
-        )
+        self.episodes = scan.episodes_struct(episodes, steps.rewards, done, means)
         stored = steps._asdict()
         del stored["truncated"]
         self.round = DQN_ROUND.struct(

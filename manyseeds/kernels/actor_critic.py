@@ -32,15 +32,15 @@ def estimate(
     """
     S, T, N = rewards.shape
     in_one = hasattr(agent, "networks")
-    actor, critic = (agent.networks,) * 2 if in_one else (agent.actor, agent.critic)
+    as_c = policy.struct(agent, agent.networks if in_one else agent.actor)
     steps = rollout._asdict() | {"rewards": rewards}
     ESTIMATE(
         S=S,
         T=T,
         N=N,
         O=agent.obs_size,
-        policy=policy.struct(agent, actor),
-        critic=mlp.struct(critic),
+        policy=as_c,
+        critic=as_c.networks if in_one else mlp.struct(agent.critic),
         value=int(in_one),
         n_steps=n_steps,
         gamma=gamma,

@@ -89,18 +89,30 @@ class Struct:
             lines.append(" threads = threads or get_num_threads()")
         for i, shape in enumerate(shapes):
             lines.append(f" size_{i} = {'*'.join(f'({x})' for x in shape.split(','))}")
-        known: dict[str, Any] = {"Tensor": Tensor, "get_num_threads": torch.get_num_threads}
+        known: dict[str, Any] = {
+            "Tensor": Tensor,
+            "Structure": ctypes.Structure,
+            "addressof": ctypes.addressof,
+            "constant": _constant,
+            "get_num_threads": torch.get_num_threads,
+        }
         for i, x in enumerate(self.fields):
             if x.number is not None:
                 continue
             known |= {f"field_{i}": x, f"dtype_{i}": x.dtype, "address": self._address}
             size = f"size_{shapes.index(x.shape)}" if x.shape else "None"
-            usual = f"type({x.name}) is Tensor and {x.name}.dtype is dtype_{i}"
-            usual += f" and {x.name}.numel() == {size} and {x.name}.is_contiguous()"
+            if x.constant and x.shape == "S":
+                lines.append(f" if type({x.name}) is float:")
+                lines.append(f"  {x.name} = constant({x.name}, {size}, dtype_{i})")
+            usual, where = f"isinstance({x.name}, Structure)", f"addressof({x.name})"
+            if x.dtype is not None:
+                usual = f"type({x.name}) is Tensor and {x.name}.dtype is dtype_{i}"
+                usual += f" and {x.name}.numel() == {size} and {x.name}.is_contiguous()"
+                where = f"{x.name}.data_ptr()"
             lines += [
                 f" if {usual}:",
                 f"  kept.append({x.name})",
-                f"  {x.name} = {x.name}.data_ptr()",
+                f"  {x.name} = {where}",
                 " else:",
                 f"  {x.name} = address(field_{i}, {x.name}, {size}, kept)",
             ]
@@ -111,9 +123,6 @@ class Struct:
 
     def _address(self, field: Field, value: Any, size: int | None, kept: list[Any]) -> int | None:
         """Where a field points to."""
-        if isinstance(value, ctypes.Structure):
-            kept.append(value)
-            return ctypes.addressof(value)
         if value is None and field.may_be_null:
             return None
         if isinstance(value, int) and not field.shape:  # an address
@@ -202,8 +211,8 @@ def fields_of(text: str, name: str) -> list[Field]:
 
 def per_seed(value: Tensor | float, seeds: int, dtype: torch.dtype | None) -> Tensor:
     """A hyperparameter, a number or 0-d for all seeds, `[S]` or `[S, 1]`, as `[S]` for C."""
-    if not isinstance(value, Tensor):
-        return _constant(value, seeds, dtype)
+    if not isinstance(value, Tensor) or not value.dim():
+        return _constant(float(value), seeds, dtype)
     if value.shape == (seeds,) and value.dtype is dtype:
         return value
     return value.to(dtype).flatten().expand(seeds).contiguous()

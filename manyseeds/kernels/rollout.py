@@ -174,12 +174,30 @@ def rollout(
     the steps, and the steps.
     """
     physics, elapsed = copies(physics, elapsed)
-    steps = empty_steps(spec, physics, *action_noise.shape[:3])
     last = physics.new_empty(*elapsed.shape, spec.obs_size)
+    steps = empty_steps(spec, physics, *action_noise.shape[:3])
+    state = physics, elapsed, last
+    ROLLOUT.run(struct(environment, spec, acting, *state, action_noise, env_noise, steps))
+    return *state, steps
+
+
+def struct(
+    environment: int,
+    spec: Any,
+    acting: PolicyKernel,
+    physics: Tensor,
+    elapsed: Tensor,
+    last: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+    steps: Rollout,
+) -> ctypes.Structure:
+    """The `rollout` of rollout.c: physics and elapsed are changed, last and the steps filled."""
     given = described(environment, spec, acting, physics, action_noise, env_noise)
     state = {"physics": physics, "elapsed": elapsed, "last": last}
-    ROLLOUT(T=action_noise.shape[1], O=spec.obs_size, **given, **state, **steps._asdict())
-    return physics, elapsed, last, steps
+    return ROLLOUT.struct(
+        T=action_noise.shape[1], O=spec.obs_size, **given, **state, **steps._asdict()
+    )
 
 
 def step(

@@ -5,6 +5,7 @@ S seeds, T steps, N environments per seed.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,15 @@ def takes_episodes(tracker: Any, rewards: Tensor, done: Tensor) -> bool:
 
 def episode_means(tracker: Any, /, rewards: Tensor, done: Tensor) -> dict[str, Tensor]:
     """What `EpisodeTracker.update` of envs/core.py says."""
+    means = rewards.new_empty(2, len(rewards))
+    EPISODE_MEANS.run(episodes_struct(tracker, rewards, done, means))
+    return {"train_return": means[0], "train_length": means[1]}
+
+
+def episodes_struct(tracker: Any, rewards: Tensor, done: Tensor, means: Tensor) -> ctypes.Structure:
+    """The `episode_means` of scan.c, whose results go into means `[2, S]`."""
     S, T, N = rewards.shape
-    means = rewards.new_empty(2, S)
-    EPISODE_MEANS(
+    return EPISODE_MEANS.struct(
         S=S,
         T=T,
         N=N,
@@ -87,7 +94,6 @@ def episode_means(tracker: Any, /, rewards: Tensor, done: Tensor) -> dict[str, T
         open_lengths=tracker.open_length,
         means=means,
     )
-    return {"train_return": means[0], "train_length": means[1]}
 
 
 def take(x: Tensor, indices: Tensor) -> Tensor:
