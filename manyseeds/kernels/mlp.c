@@ -62,25 +62,25 @@ INLINE void tile(const int R, const int C, const int ends, const matrices *x, in
   const int part = x->N - n - (C - 1) * WIDTH;  // columns of the last vector
 #define LOAD(p, j) (ends && j == C - 1 ? load_part((p) + j * WIDTH, part) : load((p) + j * WIDTH))
   vec sums[ROWS][COLUMNS];
-#pragma GCC unroll 8
+UNROLL
   for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
+UNROLL
     for (int j = 0; j < C; j++)
       sums[r][j] = x->add ? LOAD(c + r * ldc, j) : x->bias ? LOAD(x->bias + n, j) : (vec){0};
   for (int k = 0; k < x->K; k++) {
     vec row[COLUMNS];
-#pragma GCC unroll 8
+UNROLL
     for (int j = 0; j < C; j++) row[j] = LOAD(b + k * ldb, j);
-#pragma GCC unroll 8
+UNROLL
     for (int r = 0; r < R; r++) {
       vec factor = all(a[r * am + k * ak]);
-#pragma GCC unroll 8
+UNROLL
       for (int j = 0; j < C; j++) sums[r][j] = plus_product(sums[r][j], factor, row[j]);
     }
   }
-#pragma GCC unroll 8
+UNROLL
   for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
+UNROLL
     for (int j = 0; j < C; j++) {
       float *to = c + r * ldc + j * WIDTH;
       if (ends && j == C - 1) store_part(to, sums[r][j], part);
@@ -104,11 +104,14 @@ static void product(const matrices *x) {
   for (int n = 0; strips > 0; strips--) {
     const int left = x->N - n;
     const int wide = ratio_up(ratio_up(left, WIDTH), strips);  // of one width: 3 + 3, not 4 + 2
-#pragma GCC unroll 8
-    for (int C = 1; C <= COLUMNS; C++) {
-      if (C == wide && left >= C * WIDTH) strip(C, 0, x, n);
-      else if (C == wide) strip(C, 1, x, n);
-    }
+    const int ends = left < wide * WIDTH;
+    // clang keeps the sums of a tile in registers only where C is a constant from the beginning.
+    if (wide == 1) ends ? strip(1, 1, x, n) : strip(1, 0, x, n);
+    if (wide == 2) ends ? strip(2, 1, x, n) : strip(2, 0, x, n);
+#if COLUMNS > 2
+    if (wide == 3) ends ? strip(3, 1, x, n) : strip(3, 0, x, n);
+    if (wide == 4) ends ? strip(4, 1, x, n) : strip(4, 0, x, n);
+#endif
     n += wide * WIDTH;
   }
 }
@@ -119,10 +122,10 @@ static void turn(int M, int N, const float *from, long ld, float *to) {
   for (int m = 0; m < whole_m; m += WIDTH)
     for (int n = 0; n < whole_n; n += WIDTH) {
       vec rows[WIDTH];
-#pragma GCC unroll 16
+UNROLL
       for (int i = 0; i < WIDTH; i++) rows[i] = load(from + (m + i) * ld + n);
       transpose(rows);
-#pragma GCC unroll 16
+UNROLL
       for (int i = 0; i < WIDTH; i++) store(to + (long)(n + i) * M + m, rows[i]);
     }
   for (int n = 0; n < N; n++)
@@ -134,13 +137,13 @@ static void turn(int M, int N, const float *from, long ld, float *to) {
 INLINE void multiply(const int N, const int part, int left, int rows, int K, const float *a,
                      const float *b, vec *sums) {
   vec columns[NARROW];
-#pragma GCC unroll 16
+UNROLL
   for (int n = 0; n < N; n++) columns[n] = part ? load_part(b + n * K, left) : load(b + n * K);
-#pragma GCC unroll 16
+UNROLL
   for (int r = 0; r < WIDTH / N; r++) {
     const float *p = a + (long)(r < rows ? r : rows - 1) * K;
     vec row = part ? load_part(p, left) : load(p);
-#pragma GCC unroll 16
+UNROLL
     for (int n = 0; n < N; n++)
       sums[r * N + n] = plus_product(sums[r * N + n], row, columns[n]);
   }
@@ -164,11 +167,11 @@ INLINE void dots_of(const int N, int M, int K, const float *a, const float *b, c
   for (int m = 0; m < M; m += R, a += (long)R * K) {
     const int rows = M - m < R ? M - m : R;
     vec parts[PARTS];
-#pragma GCC unroll 4
+UNROLL
     for (int p = 0; p < PARTS; p++) parts[p] = dots_of_part(N, p * WIDTH, rows, K, a, b);
-#pragma GCC unroll 4
+UNROLL
     for (int d = 1; d < PARTS; d *= 2)
-#pragma GCC unroll 4
+UNROLL
       for (int p = 0; p + d < PARTS; p += 2 * d) parts[p] += parts[p + d];
     float totals[WIDTH];
     store(totals, parts[0]);
@@ -258,12 +261,12 @@ static void add_rows(int B, int N, const float *x, float *sums) {
   int n = 0;
   for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH) {
     vec totals[COLUMNS];
-#pragma GCC unroll 8
+UNROLL
     for (int j = 0; j < COLUMNS; j++) totals[j] = load(sums + n + j * WIDTH);
     for (int b = 0; b < B; b++)
-#pragma GCC unroll 8
+UNROLL
       for (int j = 0; j < COLUMNS; j++) totals[j] += load(x + (long)b * N + n + j * WIDTH);
-#pragma GCC unroll 8
+UNROLL
     for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
   }
   for (; n + WIDTH <= N; n += WIDTH) {

@@ -19,11 +19,14 @@
 // Floats in a register, and the tile of a matrix product that fits into the registers: ROWS times
 // COLUMNS vectors of sums, beside the COLUMNS that are multiplied and one number.
 #if defined(__AVX512F__)
-enum { WIDTH = 16, ROWS = 6, COLUMNS = 4 };  // 32 registers
+enum { WIDTH = 16, ROWS = 6 };  // 32 registers
+#define COLUMNS 4
 #elif defined(__AVX2__)
-enum { WIDTH = 8, ROWS = 6, COLUMNS = 2 };  // 16
+enum { WIDTH = 8, ROWS = 6 };  // 16
+#define COLUMNS 2
 #elif defined(__aarch64__)
-enum { WIDTH = 4, ROWS = 6, COLUMNS = 4 };  // 32
+enum { WIDTH = 4, ROWS = 6 };  // 32
+#define COLUMNS 4
 #else
 #error "needs AVX or NEON"
 #endif
@@ -43,6 +46,13 @@ typedef int32_t mask __attribute__((vector_size(WIDTH * sizeof(int32_t))));
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+
+// Before a loop whose vectors are to stay in registers: it is written out.
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 INLINE vec load(const float *p) {
   vec x;
@@ -136,9 +146,9 @@ INLINE vec mix(const int d, vec a, const int from_a, vec b, const int from_b) {
 
 // Transposes a square matrix, a vector per row.
 INLINE void transpose(vec *x) {
-#pragma GCC unroll 4
+UNROLL
   for (int d = 1; d < WIDTH; d *= 2)
-#pragma GCC unroll 16
+UNROLL
     for (int i = 0; i < WIDTH; i++)
       if (!(i & d)) {
         vec a = x[i], b = x[i + d];
@@ -149,9 +159,9 @@ INLINE void transpose(vec *x) {
 
 // In lane i the sum of x[i]'s lanes, each in one order.
 INLINE vec sums_of(vec *x) {
-#pragma GCC unroll 4
+UNROLL
   for (int d = 1; d < WIDTH; d *= 2)
-#pragma GCC unroll 16
+UNROLL
     for (int i = 0; i < WIDTH; i += 2 * d)
       x[i] = mix(d, x[i], 0, x[i + d], -d) + mix(d, x[i], d, x[i + d], 0);
   return x[0];
@@ -180,7 +190,7 @@ INLINE float sum_of(const vec *lanes) {
 INLINE float dot_of(long n, const float *x, const float *y) {
   vec sums[PARTS] = {0};
   for (long i = 0; i < n; i += LANES)
-#pragma GCC unroll 4
+UNROLL
     for (int p = 0; p < PARTS; p++)
       sums[p] = plus_product(sums[p], load(x + i + p * WIDTH), load(y + i + p * WIDTH));
   return sum_of(sums);
