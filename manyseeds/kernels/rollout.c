@@ -14,6 +14,7 @@ typedef struct {
   int N, O, P, D;         // D 0: actions are discrete
   int columns;            // of an action's noise
   int noise_is_action;    // or negative: the greedy one; otherwise it is added to what is largest
+  int squashed;           // tanh of a Gaussian, whose log_std are outputs behind the means
   const environment *environment;
   const policy *policy;
   const float *low, *high;  // [D], the bounds of actions; null: discrete
@@ -41,9 +42,19 @@ static action choose_action(const players *p, int s, const float *outputs, const
     const int A = p->policy->networks->columns[0];
     return (action){.index = largest(A, outputs, p->noise_is_action ? 0 : noise)};
   }
-  const float *log_std = p->policy->log_std + s * p->policy->stride;
+  const float *log_std = p->squashed ? outputs + p->D : p->policy->log_std + s * p->policy->stride;
   for (int d = 0; d < p->D; d++) {
-    sampled[d] = outputs[d] + (noise ? exp_of_one(log_std[d]) * noise[d] : 0);
+    if (p->noise_is_action && noise) {
+      sampled[d] = 2 * noise[d] - 1;
+    } else {
+      const float at = p->squashed ? clamp(log_std[d], LOG_STD_MIN, LOG_STD_MAX) : log_std[d];
+      sampled[d] = outputs[d] + (noise ? exp_of_one(at) * noise[d] : 0);
+      if (p->squashed) sampled[d] = tanh_of_one(sampled[d]);
+    }
+    if (p->squashed) {
+      const float share = (sampled[d] + 1) / 2;
+      sampled[d] = p->low[d] * (1 - share) + p->high[d] * share;
+    }
     inside[d] = clamp(sampled[d], p->low[d], p->high[d]);
   }
   return (action){.components = inside};
