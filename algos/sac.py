@@ -373,7 +373,7 @@ def update(learner: Learner, draws: Tensor, noise: Tensor, config: Config) -> di
 
 
 def set_gradients(module: nn.Module, loss: Tensor) -> None:
-    """Set the gradients of a loss [S] for one module alone: the critics have none of the actor's."""
+    """Set the gradients of a loss [S] for one module: critics get none of the actor's loss."""
     parameters = list(module.parameters())
     for p, gradient in zip(parameters, torch.autograd.grad(loss.sum(), parameters), strict=True):
         p.grad = gradient

@@ -23,8 +23,10 @@ def takes_transitions(replay: Any, new: Any) -> bool:
 def add(replay: Any, /, new: Any) -> None:
     """What `Replay.add` of sac.py says."""
     S, capacity, _ = replay.rows.shape
-    count, (O, _, D, _) = new.rewards.shape[1], replay.sizes
-    memory = {"C": capacity, "O": O, "D": D, "added": replay.added, "rows": replay.rows}
+    obs_size, _, action_size, _ = replay.sizes
+    count = new.rewards.shape[1]
+    memory = {"C": capacity, "added": replay.added, "rows": replay.rows}
+    memory |= {"O": obs_size, "D": action_size}
     SAC_ADD(S=S, n=count, **memory, **new._asdict())
     replay.added.add_(count)
 
@@ -37,7 +39,8 @@ def takes_update(learner: Any, draws: Tensor, noise: Tensor, config: Any) -> boo
 def update(learner: Any, draws: Tensor, noise: Tensor, config: Any) -> dict[str, Tensor]:
     """What `update` of sac.py says."""
     actor, critics, target, temperature, *optimizers, replay = learner
-    (S, G, M), (O, _, D, _) = draws.shape, replay.sizes
+    S, G, M = draws.shape
+    obs_size, _, action_size, _ = replay.sizes
     metrics = draws.new_empty(len(METRICS), S)
     of_actor, of_critics, of_temperature = (
         optim.struct(optimizer, config.learning_rate, 0.0) for optimizer in optimizers
@@ -46,8 +49,8 @@ def update(learner: Any, draws: Tensor, noise: Tensor, config: Any) -> dict[str,
         S=S,
         G=G,
         M=M,
-        O=O,
-        D=D,
+        O=obs_size,
+        D=action_size,
         C=replay.rows.shape[1],
         P=optimizers[0].params.shape[1],
         Q=optimizers[1].params.shape[1],

@@ -14,6 +14,7 @@ typedef struct {
   int N, O, P, D;         // D 0: actions are discrete
   int columns;            // of an action's noise
   int noise_is_action;    // or negative: the greedy one; otherwise it is added to what is largest
+                          // (of actions that are discrete, or squashed)
   int squashed;           // tanh of a Gaussian, whose log_std are outputs behind the means
   const environment *environment;
   const policy *policy;
@@ -33,6 +34,13 @@ static long largest(int A, const float *logits, const float *noise) {
   return best;
 }
 
+// A component of an action from -1 to 1. Noise that is the action is uniform, from 0 to 1.
+static float squashed_action(const players *p, float mean, float log_std, const float *noise) {
+  if (!noise) return tanh_of_one(mean);
+  if (p->noise_is_action) return 2 * *noise - 1;
+  return tanh_of_one(mean + exp_of_one(clamp(log_std, LOG_STD_MIN, LOG_STD_MAX)) * *noise);
+}
+
 // The action for a network's outputs, greedy without noise. A continuous one is written to sampled
 // and, within its bounds, to inside, both [D].
 static action choose_action(const players *p, int s, const float *outputs, const float *noise,
@@ -44,15 +52,10 @@ static action choose_action(const players *p, int s, const float *outputs, const
   }
   const float *log_std = p->squashed ? outputs + p->D : p->policy->log_std + s * p->policy->stride;
   for (int d = 0; d < p->D; d++) {
-    if (p->noise_is_action && noise) {
-      sampled[d] = 2 * noise[d] - 1;
+    if (!p->squashed) {
+      sampled[d] = outputs[d] + (noise ? exp_of_one(log_std[d]) * noise[d] : 0);
     } else {
-      const float at = p->squashed ? clamp(log_std[d], LOG_STD_MIN, LOG_STD_MAX) : log_std[d];
-      sampled[d] = outputs[d] + (noise ? exp_of_one(at) * noise[d] : 0);
-      if (p->squashed) sampled[d] = tanh_of_one(sampled[d]);
-    }
-    if (p->squashed) {
-      const float share = (sampled[d] + 1) / 2;
+      const float share = (squashed_action(p, outputs[d], log_std[d], noise ? noise + d : 0) + 1) / 2;
       sampled[d] = p->low[d] * (1 - share) + p->high[d] * share;
     }
     inside[d] = clamp(sampled[d], p->low[d], p->high[d]);
