@@ -316,27 +316,25 @@ def actor_loss(logprobs: Tensor, q_values: Tensor, alpha: float | Tensor) -> Ten
     return (broadcast(alpha, logprobs) * logprobs - q_values.amin(0)).mean(-1)
 
 
-class Learner(NamedTuple):
-    """What learns, and what it learns from."""
-
-    actor: Actor
-    critics: Critics
-    target: Critics
-    temperature: Temperature
-    of_actor: SeedAdam  # the optimizers
-    of_critics: SeedAdam
-    of_temperature: SeedAdam
-    replay: Replay
-
-
 @in_c(kernel.update, kernel.takes_update)
-def update(learner: Learner, draws: Tensor, noise: Tensor, config: Config) -> dict[str, Tensor]:
-    """G gradient steps, each on a minibatch that the uniforms draws [S, G, M] choose.
+def update(
+    actor: Actor,
+    critics: Critics,
+    target: Critics,
+    temperature: Temperature,
+    actor_optimizer: SeedAdam,
+    critic_optimizer: SeedAdam,
+    temperature_optimizer: SeedAdam,
+    replay: Replay,
+    draws: Tensor,
+    noise: Tensor,
+    config: Config,
+) -> dict[str, Tensor]:
+    """A gradient step on each of the G minibatches that the uniforms draws [S, G, M] choose.
 
     noise: of the policy's actions at s and s', standard normal, [S, G, 2, M, D]. Returns the last
     minibatch's metrics, each [S].
     """
-    actor, critics, target, temperature, *optimizers, replay = learner
     for uniforms, normals in zip(draws.unbind(1), noise.unbind(1), strict=True):
         # Uniform over the memory, with replacement.
         batch = replay.sample(uniforms)
@@ -351,17 +349,17 @@ def update(learner: Learner, draws: Tensor, noise: Tensor, config: Config) -> di
         q_values = critics(batch.obs, batch.actions)
         of_critics = critic_loss(q_values, targets)
         of_critics.sum().backward()
-        learner.of_critics.step(config.learning_rate)
+        critic_optimizer.step(config.learning_rate)
 
         # By the critics after their step, as SB3.
         actions, logprobs = actor(batch.obs).sample(normals[:, 0])
         of_actor = actor_loss(logprobs, critics(batch.obs, actions), alpha)
         set_gradients(actor, of_actor)
-        learner.of_actor.step(config.learning_rate)
+        actor_optimizer.step(config.learning_rate)
 
         if not used(config.alpha):
             temperature.loss(logprobs).sum().backward()
-            learner.of_temperature.step(config.learning_rate)
+            temperature_optimizer.step(config.learning_rate)
         update_target(target, critics, config.tau)
     return {
         "critic_loss": of_critics.detach(),
@@ -400,7 +398,7 @@ def train(config: Config, run: Run) -> Actor:
     # No larger than what will be stored: 10 seeds of a million take gigabytes.
     capacity = min(config.buffer_size, -(-config.total_timesteps // config.block) * config.block)
     replay = Replay(S, capacity, spec.obs_size, actor.action_size, run.device)
-    learner = Learner(actor, critics, target, temperature, *optimizers, replay)
+    parts = actor, critics, target, temperature, *optimizers, replay
     episodes = envs.EpisodeTracker(S, N, run.device)
     uniform = Uniform(actor)
 
@@ -419,12 +417,12 @@ def train(config: Config, run: Run) -> Actor:
         replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
         metrics = episodes.update(steps.rewards, steps.done)
         if draws[0].shape[1]:
-            metrics |= update(learner, *draws, config)
+            metrics |= update(*parts, *draws, config)
         return state, obs, metrics
 
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    timestep, state, obs = run.restore((*learner, episodes, streams), 0, state, obs)
+    timestep, state, obs = run.restore((*parts, episodes, streams), 0, state, obs)
     run.evaluate_if_due(timestep, env, actor)
     while timestep < config.total_timesteps:
         random = timestep < config.learning_starts

@@ -31,20 +31,29 @@ def add(replay: Any, /, new: Any) -> None:
     replay.added.add_(count)
 
 
-def takes_update(learner: Any, draws: Tensor, noise: Tensor, config: Any) -> bool:
+def takes_update(actor: Any, *args: Any) -> bool:
     """Whether `sac_update` can compute an update."""
-    return kernels.usable(learner.replay.rows, draws, noise)
+    return kernels.usable(actor.net.weights[0], *args[-3:-1])
 
 
-def update(learner: Any, draws: Tensor, noise: Tensor, config: Any) -> dict[str, Tensor]:
+def update(
+    actor: Any,
+    critics: Any,
+    target: Any,
+    temperature: Any,
+    actor_optimizer: Any,
+    critic_optimizer: Any,
+    temperature_optimizer: Any,
+    replay: Any,
+    draws: Tensor,
+    noise: Tensor,
+    config: Any,
+) -> dict[str, Tensor]:
     """What `update` of sac.py says."""
-    actor, critics, target, temperature, *optimizers, replay = learner
     S, G, M = draws.shape
     obs_size, _, action_size, _ = replay.sizes
     metrics = draws.new_empty(len(METRICS), S)
-    of_actor, of_critics, of_temperature = (
-        optim.struct(optimizer, config.learning_rate, 0.0) for optimizer in optimizers
-    )
+    rates = config.learning_rate, 0.0
     SAC_UPDATE(
         S=S,
         G=G,
@@ -52,14 +61,14 @@ def update(learner: Any, draws: Tensor, noise: Tensor, config: Any) -> dict[str,
         O=obs_size,
         D=action_size,
         C=replay.rows.shape[1],
-        P=optimizers[0].params.shape[1],
-        Q=optimizers[1].params.shape[1],
-        actor=mlp.struct(actor.net, optimizers[0]),
-        critics=mlp.struct(critics.q, optimizers[1]),
+        P=actor_optimizer.params.shape[1],
+        Q=critic_optimizer.params.shape[1],
+        actor=mlp.struct(actor.net, actor_optimizer),
+        critics=mlp.struct(critics.q, critic_optimizer),
         target=mlp.struct(target.q),
-        of_actor=of_actor,
-        of_critics=of_critics,
-        of_temperature=of_temperature,
+        of_actor=optim.struct(actor_optimizer, *rates),
+        of_critics=optim.struct(critic_optimizer, *rates),
+        of_temperature=optim.struct(temperature_optimizer, *rates),
         added=replay.added,
         rows=replay.rows,
         draws=draws,

@@ -6,7 +6,7 @@ import math
 import random
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -33,7 +33,20 @@ SPEC = envs.make("Pendulum-v1").spec
 SEEDS = [0, 1]
 
 
-def learner_of(config: sac.Config, transitions: int = 40, capacity: int = 60) -> sac.Learner:
+class Learner(NamedTuple):
+    """What learns, and what it learns from, as `sac.update` takes them."""
+
+    actor: sac.Actor
+    critics: sac.Critics
+    target: sac.Critics
+    temperature: sac.Temperature
+    of_actor: SeedAdam  # the optimizers
+    of_critics: SeedAdam
+    of_temperature: SeedAdam
+    replay: sac.Replay
+
+
+def learner_of(config: sac.Config, transitions: int = 40, capacity: int = 60) -> Learner:
     """Two seeds that begin to learn, with a memory of random transitions."""
     init = SeedStreams(SEEDS, "init")
     actor = sac.Actor(SPEC, config, init)
@@ -50,7 +63,7 @@ def learner_of(config: sac.Config, transitions: int = 40, capacity: int = 60) ->
             normal(2, K, 3), normal(2, K, 1).tanh(), 3 * normal(2, K), ends, normal(2, K, 3)
         )
     )
-    return sac.Learner(actor, critics, target, temperature, *optimizers, replay)
+    return Learner(actor, critics, target, temperature, *optimizers, replay)
 
 
 def drawn(G: int, M: int) -> tuple[Tensor, Tensor]:
@@ -59,7 +72,7 @@ def drawn(G: int, M: int) -> tuple[Tensor, Tensor]:
     return streams.uniform(G, M), streams.normal(G, 2, M, 1)
 
 
-def in_float64(learner: sac.Learner) -> sac.Learner:
+def in_float64(learner: Learner) -> Learner:
     """The same, not yet trained, in float64."""
     for module in learner[:4]:
         module.double()
@@ -71,7 +84,7 @@ def in_float64(learner: sac.Learner) -> sac.Learner:
     )
 
 
-def state_of(learner: sac.Learner) -> list[Tensor]:
+def state_of(learner: Learner) -> list[Tensor]:
     """The parameters of all that learns."""
     return [p.detach() for module in learner[:4] for p in module.parameters()]
 
@@ -155,7 +168,7 @@ def settings_of(k: int) -> dict[str, Any]:
     }
 
 
-def into_sb3(learner: sac.Learner, s: int, model: Any) -> None:
+def into_sb3(learner: Learner, s: int, model: Any) -> None:
     """Give SB3's model the weights of a seed."""
 
     def layers(net: Any, k: int) -> list[tuple[Tensor, Tensor]]:
@@ -187,7 +200,7 @@ class WithoutEpsilon(SquashedDiagGaussianDistribution):
         return DiagGaussianDistribution.log_prob(self, u) - of_tanh.sum(dim=1)
 
 
-def twin_of(learner: sac.Learner, s: int, config: sac.Config) -> Any:
+def twin_of(learner: Learner, s: int, config: sac.Config) -> Any:
     """SB3's model with the weights of a seed, in float64."""
     model: Any = sb3_baseline.build(sb3_baseline.SACBaseline, config, s)
     model.set_logger(Logger(None, []))
@@ -230,14 +243,14 @@ def test_updates_are_sb3s(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draws, noise = (x.double() for x in drawn(G, config.batch_size))
     batches = [learner.replay.sample(uniforms) for uniforms in draws.unbind(1)]
     models = [twin_of(learner, s, config) for s in SEEDS]
-    sac.update(learner, draws, noise, config)
+    sac.update(*learner, draws, noise, config)
     for s, model in zip(SEEDS, models, strict=True):
         with_samples(model, batches, noise[s], s, monkeypatch)
         model.train(G, config.batch_size)
         compare(learner, s, model)
 
 
-def compare(learner: sac.Learner, s: int, model: Any) -> None:
+def compare(learner: Learner, s: int, model: Any) -> None:
     """Weights of a seed and of SB3's model, and both temperatures."""
     before = [p.detach().clone() for p in parameters_of(model)]
     into_sb3(learner, s, model)
@@ -260,9 +273,9 @@ def test_an_update_in_c_is_that_of_the_file(k: Any) -> None:
     config = sac.Config(**(many if k == "many samples" else settings_of(k)))
     draws = drawn(3, config.batch_size)
     learner, exact = learner_of(config), in_float64(learner_of(config))
-    found = sac.update(learner, *draws, config)
+    found = sac.update(*learner, *draws, config)
     with kernels.off():
-        expected = sac.update(exact, *(x.double() for x in draws), config)
+        expected = sac.update(*exact, *(x.double() for x in draws), config)
     assert found.keys() == expected.keys()
     pairs = zip(
         [*found.values(), *state_of(learner), learner.of_actor.square, learner.of_critics.mean],
@@ -329,9 +342,9 @@ def test_rhythm_of_updates(
     acted: list[tuple[str, Tensor]] = []
     update, rollout = sac.update, envs.rollout
 
-    def spy(learner: Any, draws: Tensor, *rest: Any) -> Any:
-        counts.append(draws.shape[1])
-        return update(learner, draws, *rest)
+    def spy(*args: Any) -> Any:
+        counts.append(args[-3].shape[1])
+        return update(*args)
 
     def played(env: Any, policy: Any, *args: Any) -> Any:
         state, obs, steps = rollout(env, policy, *args)
