@@ -10,7 +10,7 @@ a = tanh(u), u = mu(s) + sigma(s) n, n standard normal:
               without the second term if s' is terminal, not if the episode was truncated there
     L_Q     = 1/2 sum_i E[ (Q_i(s, a) - y)^2 ]                                      (eq. 5)
     L_pi    = E[ alpha log pi(a|s) - min_i Q_i(s, a) ], a of the policy             (eq. 9)
-    L_alpha = -log(alpha) E[ log pi(a|s) + H ], H = -D unless given                 (eq. 18)
+    L_alpha = -log(alpha) E[ log pi(a|s) + H ], H = -D by default                   (eq. 18)
 
 Differences from SB3's SAC: log(1 - tanh(u)^2) is computed without the 1e-6 that is added there, so
 that it is right for any u; and whether actions are random is decided per round of F steps. As
@@ -35,7 +35,7 @@ from manyseeds.command import parse
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ from manyseeds.cli import (
     PerRow,
     Positive,
     PositiveInt,
+    Range,
     UsageError,
     read_presets,
 )
@@ -82,7 +83,7 @@ class Config(ControlConfig):
     buffer_size: PositiveInt = 1_000_000
     """C, transitions in each seed's replay memory."""
     learning_starts: NonNegativeInt = 100
-    """Timesteps of random actions before the first update."""
+    """Timesteps of random actions, to the end of a round, before the first update."""
     learning_rate: PerRow[Positive] = 3e-4
     """Learning rate of Adam, for the policy, the critics and alpha."""
     gamma: PerRow[Fraction] = 0.99
@@ -91,8 +92,8 @@ class Config(ControlConfig):
     """Polyak coefficient of the target critics' update after each gradient step."""
     alpha: PerRow[NonNegative] = 0.0
     """Weight of the entropy (0: learned, from 1 on)."""
-    target_entropy: PerRow[float] = 0.0
-    """H, the entropy that alpha is learned for (0: -D)."""
+    target_entropy: PerRow[Annotated[float, Range(-20, 20)]] = -1.0
+    """Entropy per component of an action, H / D, that alpha is learned for."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers of each network."""
 
@@ -179,7 +180,7 @@ class Actor(nn.Module):
 
     def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
-        return PolicyKernel(self.net, squashed=True)
+        return PolicyKernel(self.net, squashed_to=(self.low, self.high))
 
     def within_bounds(self, squashed: Tensor) -> Tensor:
         """Actions from -1 to 1 as the environment's, [..., D]."""
@@ -203,7 +204,8 @@ class Uniform:
 
     def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
-        return PolicyKernel(self.actor.net, noise_is_action=True, squashed=True)
+        bounds = self.actor.low, self.actor.high
+        return PolicyKernel(self.actor.net, noise_is_action=True, squashed_to=bounds)
 
 
 class Critics(nn.Module):
@@ -227,9 +229,8 @@ class Temperature(nn.Module):
     def __init__(self, seeds: int, spec: envs.EnvSpec, config: Config) -> None:
         super().__init__()
         self.log_alpha = nn.Parameter(torch.zeros(seeds, 1, 1, 1))
-        self.given, H = config.alpha, config.target_entropy
-        of_config = isinstance(H, Tensor) or H != 0
-        self.target_entropy = H if of_config else -float(len(spec.action_low))
+        self.given = config.alpha
+        self.target_entropy = len(spec.action_low) * config.target_entropy
 
     def forward(self) -> Tensor | float:
         """alpha, [S], or as it is given."""
@@ -357,7 +358,7 @@ def update(
         set_gradients(actor, of_actor)
         actor_optimizer.step(config.learning_rate)
 
-        if not used(config.alpha):
+        if not used(temperature.given):
             temperature.loss(logprobs).sum().backward()
             temperature_optimizer.step(config.learning_rate)
         update_target(target, critics, config.tau)

@@ -79,8 +79,9 @@ def make(
         usable = [name for name, build in NATIVE.items() if build().spec.continuous]
         needs = f"this algorithm needs continuous actions, as {', '.join(usable)}"
         raise UsageError(f"--env {env_id}: {needs}")
-    if actions == "continuous" and not bounded(env):
-        raise UsageError(f"--env {env_id}: this algorithm needs bounds of actions; it has none")
+    pairs = zip(env.spec.action_low, env.spec.action_high, strict=True)
+    if actions == "continuous" and not (bounded(env) and all(low < high for low, high in pairs)):
+        raise UsageError(f"--env {env_id}: this algorithm needs actions between two bounds")
     return one_hot(env) if observations == "vector" and env.spec.obs_size is None else env
 
 

@@ -90,6 +90,7 @@ enum { CRITIC_LOSS, ACTOR_LOSS, Q_VALUES, ENTROPY, ALPHA };
 
 struct sac_update {
   int S, G, M, O, D, C, P, Q, threads;  // P, Q: floats of an actor and of two critics
+  int learned;                 // alpha
   const networks *actor, *critics, *target;
   const optimizer *of_actor, *of_critics, *of_temperature;
   const int64_t *added;        // [1], transitions per seed so far
@@ -97,7 +98,7 @@ struct sac_update {
   const float *draws;          // [S, G, M], uniforms
   const float *noise;          // [S, G, 2, M, D], standard normal
   const float *gamma, *tau;    // [S]
-  const float *alpha;          // [S]; 0: learned
+  const float *alpha;          // [S], unless it is learned
   const float *target_entropy;  // [S]
   float *metrics;              // [5, S], of the last minibatch
 };
@@ -112,7 +113,11 @@ static float mean_squared_error(long M, const float *q, const float *y, float *g
   return (float)(total / (double)M);
 }
 
-static float lesser(float a, float b) { return a < b || a != a ? a : b; }  // or NaN
+// Or NaN, if one of them is: b is taken where the comparison is false.
+static float lesser(float a, float b) { return a < b || a != a ? a : b; }
+
+// The derivative of the lesser one by a: half of it where they are equal, NaN as above.
+static float share_of(float a, float b) { return a < b ? 1 : a > b ? 0 : a == b ? 0.5f : NAN; }
 
 // Q_target <- tau Q + (1 - tau) Q_target.
 static void follow(const networks *target, const networks *critics, int s, float tau) {
@@ -152,9 +157,8 @@ static void update_seed(const void *given, int s, float *scratch) {
   for (int g = 0; g < x->G; g++) {
     const float *uniforms = x->draws + ((long)s * x->G + g) * M;
     const float *noise = x->noise + ((long)s * x->G + g) * 2 * M * D;
-    const int learned = x->alpha[s] == 0;
     float *log_alpha = x->of_temperature->parameters + s * x->of_temperature->P;
-    const float alpha = learned ? exp_of_one(*log_alpha) : x->alpha[s];
+    const float alpha = x->learned ? exp_of_one(*log_alpha) : x->alpha[s];
     for (long i = 0; i < M; i++) {
       long index = (long)(uniforms[i] * (float)size);
       if (index >= size) index = size - 1;  // u * size may round up
@@ -204,8 +208,7 @@ static void update_seed(const void *given, int s, float *scratch) {
     double total = 0;
     for (long i = 0; i < M; i++) {
       total += alpha * logprobs[i] - lesser(q[0][i], q[1][i]);
-      for (int k = 0; k < 2; k++)  // half of each where they are equal
-        of_q[k][i] = q[k][i] < q[!k][i] ? 1 : q[k][i] > q[!k][i] ? 0 : 0.5f;
+      for (int k = 0; k < 2; k++) of_q[k][i] = share_of(q[k][i], q[!k][i]);
     }
     for (int k = 0; k < 2; k++)
       network_input_gradient(critics, s, k, (int)M, hidden[k], of_q[k], of_inputs[k], scratch);
@@ -219,7 +222,7 @@ static void update_seed(const void *given, int s, float *scratch) {
     metrics[ENTROPY * S] = entropy;
     metrics[ALPHA * S] = alpha;
     // alpha, and the target critics.
-    if (learned) {
+    if (x->learned) {
       float gradient[LANES] = {entropy - x->target_entropy[s]};
       optimizer_step(x->of_temperature, s, gradient);
     }

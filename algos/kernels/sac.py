@@ -9,6 +9,8 @@ from torch import Tensor
 
 from manyseeds import kernels
 from manyseeds.kernels import mlp, optim
+from manyseeds.kernels.binding import CannotTake
+from manyseeds.rows import used
 
 SOURCE = Path(__file__).parent / "sac.c"
 SAC_ADD, SAC_UPDATE = (kernels.kernel(SOURCE, name) for name in ("sac_add", "sac_update"))
@@ -49,9 +51,18 @@ def update(
     noise: Tensor,
     config: Any,
 ) -> dict[str, Tensor]:
-    """What `update` of sac.py says."""
+    """What `update` of sac.py says. Raises CannotTake."""
     S, G, M = draws.shape
     obs_size, _, action_size, _ = replay.sizes
+    shapes = [[p.shape for p in net.q.parameters()] for net in (critics, target)]
+    inputs = [net.weights[0].shape[2] for net in (actor.net, critics.q)]
+    outputs = actor.net.outputs, critics.q.outputs, target.q.outputs
+    if (
+        outputs != ((2 * action_size,), (1, 1), (1, 1))
+        or inputs != [obs_size, obs_size + action_size]
+        or shapes[0] != shapes[1]
+    ):
+        raise CannotTake("the networks are not an actor and two critics as in algos/sac.py")
     metrics = draws.new_empty(len(METRICS), S)
     rates = config.learning_rate, 0.0
     SAC_UPDATE(
@@ -75,7 +86,8 @@ def update(
         noise=noise,
         gamma=config.gamma,
         tau=config.tau,
-        alpha=config.alpha,
+        learned=not used(temperature.given),
+        alpha=temperature.given,
         target_entropy=temperature.target_entropy,
         metrics=metrics,
     )

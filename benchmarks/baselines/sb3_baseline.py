@@ -338,10 +338,11 @@ class SACBaseline(Baseline):
             "learning_rate buffer_size learning_starts batch_size tau gamma train_freq "
             "gradient_steps"
         )
+        D = len(config.make_env().spec.action_low)
         return {
             **{name: getattr(config, name) for name in same.split()},
             "ent_coef": config.alpha or "auto",
-            "target_entropy": config.target_entropy or "auto",
+            "target_entropy": D * config.target_entropy,
             "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
         }
 

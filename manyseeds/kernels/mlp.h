@@ -17,8 +17,7 @@ typedef struct {
   long size;           // floats of a network, padding included
 } networks;
 
-// A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l, of network k of
-// seed s.
+// A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l, of network k of seed s.
 INLINE const float *parameter(const networks *m, int i, int s, int k) {
   return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
 }

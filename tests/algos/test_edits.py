@@ -152,6 +152,10 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
     "sac": [
         ("SquashedGaussian.sample", "(of_u - of_tanh)", "(of_u + of_tanh)"),
         ("SquashedGaussian.sample", "u.tanh(), (", "0.5 * u.tanh(), ("),
+        ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
+        ("Critics.__init__", '(1, 1), "relu")', '(1, 1, 1), "relu")'),
+        ("Temperature.__init__", "given = config", "given = 2 * config", {"alpha": 0.3}),
+        ("Temperature.__init__", "len(spec.action_low) *", "9 *"),
         ("Actor.forward", "clamp(-20, 2)", "clamp(-20, -2)"),
         ("Actor.act", "policy.sample(noise)[0]", "-policy.sample(noise)[0]"),
         ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),

@@ -162,7 +162,7 @@ def settings_of(k: int) -> dict[str, Any]:
         "gamma": draw.uniform(0.5, 1.0),
         "tau": draw.choice([1.0, draw.uniform(0.001, 0.9)]),
         "alpha": draw.choice([0.0, draw.uniform(0.01, 1.0)]),
-        "target_entropy": draw.choice([0.0, draw.uniform(-4, 2)]),
+        "target_entropy": draw.uniform(-4, 2),
         "batch_size": draw.randint(1, 40),
         "hidden": tuple(draw.choices([4, 16, 30], k=draw.randint(1, 3))),
     }
@@ -285,6 +285,30 @@ def test_an_update_in_c_is_that_of_the_file(k: Any) -> None:
     for x, y in pairs:
         assert (x.dtype, y.dtype) == (torch.float32, torch.float64)
         torch.testing.assert_close(x.double(), y, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_value_that_is_no_number_stays_one() -> None:
+    """In all that its seed learns, and there alone."""
+    config = sac.Config(hidden=(8,), batch_size=5)
+    learner = learner_of(config)
+    learner.critics.q.biases[1].data[0, 1, 0, 0] = torch.nan
+    draws, noise = drawn(2, 5)
+    metrics = sac.update(*learner, draws, noise, config)
+    for name in ("critic_loss", "actor_loss", "q_values", "entropy"):
+        assert metrics[name].isnan().tolist() == [True, False], name
+    weights = learner.actor.net.weights[0].detach()
+    assert weights[0].isnan().any()
+    assert weights[1].isfinite().all()
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_small_alpha_is_not_a_learned_one() -> None:
+    config = sac.Config(hidden=(8,), batch_size=5, alpha=1e-50)
+    learner = learner_of(config)
+    metrics = sac.update(*learner, *drawn(1, 5), config)
+    assert metrics["alpha"].tolist() == [0.0, 0.0]
+    assert (learner.temperature.log_alpha == 0).all()
 
 
 # ---- The memory and the rhythm -----------------------------------------------------------------
