@@ -36,7 +36,7 @@ MAX_ONE_HOT = 100_000  # states; the first layer has as many weights for each un
 def make_for(
     config: ControlConfig,
     observations: Literal["vector", "index"] | None = None,
-    actions: Literal["discrete"] | None = None,
+    actions: Literal["discrete", "continuous"] | None = None,
 ) -> Env:
     """The environment of a run, with the observations and actions that its algorithm can use."""
     env = make(config.env, observations, actions, config.backend, config.env_kwargs)
@@ -46,7 +46,7 @@ def make_for(
 def make(
     env_id: str,
     observations: Literal["vector", "index"] | None = None,
-    actions: Literal["discrete"] | None = None,
+    actions: Literal["discrete", "continuous"] | None = None,
     backend: Literal["auto", "gymnasium"] = "auto",
     env_kwargs: Sequence[str] = (),
 ) -> Env:
@@ -54,7 +54,7 @@ def make(
 
     observations: those that the algorithm can use: "vector" (a state index becomes a one-hot
     vector), "index" (a state index; environments with `bins` are discretised), or None for any.
-    actions: "discrete", or None for any.
+    actions: those that it can use: "discrete", "continuous" (within bounds), or None for any.
     backend: "gymnasium" takes Gymnasium's own even if a native one exists.
     env_kwargs: arguments "key=value" of Gymnasium's own, which is then taken.
     Raises UsageError for an unknown id, or one without such observations or actions.
@@ -75,6 +75,13 @@ def make(
         usable = [name for name, build in NATIVE.items() if not build().spec.continuous]
         needs = f"this algorithm needs discrete actions, as {', '.join(usable)}"
         raise UsageError(f"--env {env_id}: {needs}")
+    if actions == "continuous" and not env.spec.continuous:
+        usable = [name for name, build in NATIVE.items() if build().spec.continuous]
+        needs = f"this algorithm needs continuous actions, as {', '.join(usable)}"
+        raise UsageError(f"--env {env_id}: {needs}")
+    pairs = zip(env.spec.action_low, env.spec.action_high, strict=True)
+    if actions == "continuous" and not (bounded(env) and all(low < high for low, high in pairs)):
+        raise UsageError(f"--env {env_id}: this algorithm needs actions between two bounds")
     return one_hot(env) if observations == "vector" and env.spec.obs_size is None else env
 
 
@@ -103,12 +110,17 @@ def one_hot(env: Env) -> Env:
     return OneHot(env)
 
 
+def bounded(env: Env) -> bool:
+    """Whether all components of its actions have bounds."""
+    return all(map(math.isfinite, env.spec.action_low + env.spec.action_high))
+
+
 @boundary
 def rescaled(env: Env) -> Env:
     """The environment for actions from -1 to 1; UsageError where they have no bounds to span."""
     if not env.spec.continuous:
         raise UsageError(f"--rescale-actions: {env.spec.id} has discrete actions")
-    if not all(map(math.isfinite, env.spec.action_low + env.spec.action_high)):
+    if not bounded(env):
         raise UsageError(f"--rescale-actions: the actions of {env.spec.id} have no bounds")
     return RescaledActions(env)
 

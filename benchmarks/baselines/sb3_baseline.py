@@ -1,4 +1,4 @@
-"""stable-baselines3's A2C, PPO and DQN, and sb3-contrib's TRPO, with our hyperparameters.
+"""stable-baselines3's A2C, PPO, DQN and SAC, and sb3-contrib's TRPO, with our hyperparameters.
 
     python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 10 --workers 2
 
@@ -15,7 +15,8 @@ What stays SB3's own:
  2. DQN: one draw of epsilon for all environments of a step; the Huber loss only.
  3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs, ...:
     SB3's own k, k + 1, ... would share start states between neighbouring seeds.
- 4. Normalisation: VecNormalize updates its statistics with every observation before the policy acts
+ 4. SAC: 1e-6 is added to 1 - tanh(u)^2 before its logarithm.
+ 5. Normalisation: VecNormalize updates its statistics with every observation before the policy acts
     on it; ours are updated once per rollout, after it. Rewards are scaled in the same way, except
     that VecNormalize's statistics start with 1e-4 samples of mean 0 and variance 1.
 """
@@ -46,7 +47,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from sb3_contrib import TRPO
-from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -55,7 +56,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import Tensor, nn
 
 from manyseeds import envs
-from manyseeds.algos import a2c, dqn, ppo, trpo
+from manyseeds.algos import a2c, dqn, ppo, sac, trpo
 from manyseeds.arguments import read_kwargs
 from manyseeds.benchmarks.measurements.measure import measured, peak_memory
 from manyseeds.cli import (
@@ -82,7 +83,7 @@ class Flags:
     """What this script has besides the flags of the algorithm."""
 
     algo: str = "ppo"
-    """Algorithm: a2c, trpo, ppo or dqn."""
+    """Algorithm: a2c, trpo, ppo, dqn or sac."""
     workers: PositiveInt = 1
     """Number of seeds trained in parallel, each in its own process."""
 
@@ -306,6 +307,46 @@ class DQNBaseline(Baseline):
         }
 
 
+class SACPolicy(SB3Policy):
+    """Samples from SB3's distribution with the noise of algos/sac.py."""
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """As the environment takes them: SB3's policy has them from -1 to 1."""
+        actions: Any = self.policy.unscale_action(super().act(obs, noise).numpy())
+        return torch.from_numpy(actions)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        space: Any = self.model.action_space
+        return streams.normal(*shape, *space.shape)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        mean, log_std, _ = self.policy.actor.get_action_dist_params(obs)
+        return torch.tanh(mean + log_std.exp() * noise)
+
+
+class SACBaseline(Baseline):
+    """stable_baselines3.SAC"""
+
+    config = sac.Config
+    presets = sac.PRESETS
+    model = SAC
+    policy = SACPolicy
+
+    @staticmethod
+    def arguments(config: sac.Config) -> dict[str, Any]:
+        same = (
+            "learning_rate buffer_size learning_starts batch_size tau gamma train_freq "
+            "gradient_steps"
+        )
+        D = len(config.make_env().spec.action_low)
+        return {
+            **{name: getattr(config, name) for name in same.split()},
+            "ent_coef": config.alpha or "auto",
+            "target_entropy": D * config.target_entropy,
+            "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
+        }
+
+
 def _schedule(start: float, anneal: bool) -> float | Callable[[float], float]:
     """A constant, or from start to 0 as SB3's progress_remaining falls from 1 to 0 (or below)."""
     return (lambda remaining: start * max(remaining, 0.0)) if anneal else start
@@ -316,6 +357,7 @@ BASELINES: dict[str, type[Baseline]] = {
     "trpo": TRPOBaseline,
     "ppo": PPOBaseline,
     "dqn": DQNBaseline,
+    "sac": SACBaseline,
 }
 
 

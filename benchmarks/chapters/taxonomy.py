@@ -20,7 +20,11 @@ TREE: dict[str, Any] = {
             "from estimates\n(bootstrapping)": {},
         },
         "learn action values,\nact on them": {"a table": {}, "a network": {}},
-        "learn the policy\nitself": {"without a critic": {}, "with a critic": {}},
+        "learn the policy\nitself": {
+            "without a critic": {},
+            "with a critic": {},
+            "with a critic,\nfrom a memory": {},
+        },
     }
 }
 

@@ -74,6 +74,7 @@ INLINE vec log_of(vec x) {
   return choose(usual, y, other);
 }
 
+INLINE float tanh_of_one(float x) { return tanh_of(all(x))[0]; }
 INLINE float exp_of_one(float x) { return exp_of(all(x))[0]; }
 INLINE float log_of_one(float x) { return log_of(all(x))[0]; }
 

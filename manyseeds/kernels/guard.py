@@ -146,7 +146,13 @@ class Guard:
             self._verdicts = {k: x for k, x in self._verdicts.items() if number not in k}
 
     def walk(self, *given: Any) -> Walk:
-        """All that the functions reach now; given: as for `allows`."""
+        """All that the functions reach now; given: as for `allows`.
+
+        Raises TypeError for objects in a tuple: what unpacks it hides whose methods are called.
+        """
+        for x in given:
+            if isinstance(x, tuple) and any(map(is_object, x)):
+                raise TypeError(f"{type(x).__name__} holds objects")
         walk = Walk()
         for root in self.roots:
             walk.follow_root(root, given)

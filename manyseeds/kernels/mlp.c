@@ -191,11 +191,6 @@ static void dots(int M, int N, int K, const float *a, const float *b, const floa
 
 // ---- Networks ------------------------------------------------------------------------------
 
-// A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l.
-INLINE const float *parameter(const networks *m, int i, int s, int k) {
-  return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
-}
-
 void prepare_forward(const networks *m, int s, int k, float *scratch) {
   const int L = m->layers;
   turn(m->sizes[L - 1], m->columns[k], parameter(m, 2 * L - 2, s, k), m->sizes[L], scratch);
@@ -281,18 +276,24 @@ UNROLL
   }
 }
 
+// The matrices of layers from `first` on, turned, one behind the other.
+static void turn_layers(const networks *m, int s, int k, int first, float *to) {
+  for (int l = first; l < m->layers; l++) {
+    const int I = m->sizes[l], O = l == m->layers - 1 ? m->columns[k] : m->sizes[l + 1];
+    turn(I, O, parameter(m, 2 * l, s, k), m->sizes[l + 1], to);
+    to += (long)I * O;
+  }
+}
+
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                       const float *gy, float *const *gradients, float *scratch) {
   const int L = m->layers, *sizes = m->sizes;
   const long widest = widest_of(m);
   float *one = scratch, *other = one + BLOCK * widest;
   float *turned_gw = other + BLOCK * widest, *turned = turned_gw + NARROW * widest;
-  float *at = turned;
-  for (int l = 1; l < L; l++) {
-    const int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1];
-    turn(I, O, parameter(m, 2 * l, s, k), sizes[l + 1], at);
-    at += (long)I * O;
-  }
+  turn_layers(m, s, k, 1, turned);
+  const float *at = turned;
+  for (int l = 1; l < L; l++) at += (long)sizes[l] * (l == L - 1 ? m->columns[k] : sizes[l + 1]);
   for (int b = 0; b < B || !b; b += BLOCK) {  // once without samples, for zeros
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *out = gy + (long)b * m->columns[k];  // gradient behind layer l
@@ -322,6 +323,30 @@ void network_backward(const networks *m, int s, int k, int B, const float *x, co
       out = one;
       one = other;
       other = (float *)out;
+    }
+  }
+}
+
+void network_input_gradient(const networks *m, int s, int k, int B, const float *hidden,
+                            const float *gy, float *gx, float *scratch) {
+  const int L = m->layers, *sizes = m->sizes;
+  const long widest = widest_of(m);
+  float *turned = scratch + 2 * BLOCK * widest;
+  turn_layers(m, s, k, 0, turned);
+  for (int b = 0; b < B; b += BLOCK) {
+    const int rows = B - b < BLOCK ? B - b : BLOCK;
+    const float *out = gy + (long)b * m->columns[k];  // gradient behind layer l
+    const float *kept = hidden + B * width_of_hidden(m), *w = turned;
+    for (int l = 0; l < L - 1; l++) w += (long)sizes[l] * sizes[l + 1];
+    for (int l = L - 1; l >= 0; l--) {
+      const int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1];
+      float *in = l ? scratch + (l % 2 ? BLOCK * widest : 0) : gx + (long)b * I;
+      product(&(matrices){rows, I, O, out, O, 1, w, I, 0, in, I, 0});
+      if (l == 0) break;
+      kept -= (long)B * I;
+      step_back(m->activation, (long)rows * I, kept + (long)b * I, in);
+      w -= (long)sizes[l - 1] * I;
+      out = in;
     }
   }
 }

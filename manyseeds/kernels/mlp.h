@@ -17,6 +17,11 @@ typedef struct {
   long size;           // floats of a network, padding included
 } networks;
 
+// A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l, of network k of seed s.
+INLINE const float *parameter(const networks *m, int i, int s, int k) {
+  return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
+}
+
 // Floats that the hidden layers of a network put out per sample.
 INLINE long width_of_hidden(const networks *m) {
   long total = 0;
@@ -64,6 +69,16 @@ INLINE long backward_scratch(const networks *m) {
 // network go: weights [in, out] and biases [1, out] of each layer; 0 of columns that are not used.
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                       const float *gy, float *const *gradients, float *scratch);
+
+// Floats of scratch that network_input_gradient needs.
+INLINE long input_gradient_scratch(const networks *m) {
+  return backward_scratch(m) + (long)m->sizes[0] * m->sizes[1];
+}
+
+// The gradient gx [B, sizes[0]] of the inputs of network k of seed s, from gy [B, columns[k]], that
+// of its outputs; hidden: as network_forward left it.
+void network_input_gradient(const networks *m, int s, int k, int B, const float *hidden,
+                            const float *gy, float *gx, float *scratch);
 
 // Floats of scratch that network_tangent needs.
 INLINE long tangent_scratch(const networks *m) {

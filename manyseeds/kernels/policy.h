@@ -5,6 +5,9 @@
 #include "mlp.h"
 #include "parallel.h"
 
+// Bounds of the logarithms of standard deviations that a network puts out.
+enum { LOG_STD_MIN = -20, LOG_STD_MAX = 2 };
+
 typedef struct {
   int S, O, continuous;
   const networks *networks;    // the first of a seed is the policy's

@@ -34,6 +34,9 @@ class PolicyKernel(NamedTuple):
     stats: Any = None  # RunningStats of observations; None: they are not normalised
     log_std: Tensor | None = None  # [S, 1, 1, D], of continuous actions
     noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
+    # Actions are tanh of a Gaussian, whose log_std are outputs behind the means, with -1 and 1 at
+    # these, [D] each.
+    squashed_to: tuple[Tensor, Tensor] | None = None
 
     def usable(self, *tensors: Tensor) -> bool:
         """Whether C can act, with states and noise."""
@@ -42,7 +45,10 @@ class PolicyKernel(NamedTuple):
 
     def noise_columns(self) -> int:
         """Numbers of noise that an action takes."""
-        return 1 if self.noise_is_action else self.networks.outputs[0]
+        outputs: int = self.networks.outputs[0]
+        if self.squashed_to:
+            return outputs // 2
+        return 1 if self.noise_is_action else outputs
 
 
 class Rollout(NamedTuple):
@@ -90,7 +96,9 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
     as_c = policy.acting(acting.networks, acting.stats, acting.log_std)
     N, P = physics.shape[1:]
     box = spec.action_low, spec.action_high
-    key = environment, box, spec.obs_size, N, P, acting.noise_is_action
+    ends = acting.squashed_to or (None, None)
+    where = [x if x is None else x.data_ptr() for x in ends]
+    key = environment, box, spec.obs_size, N, P, acting.noise_is_action, *where
     kept: dict[Any, ctypes.Structure] = vars(as_c).setdefault("players", {})
     if key not in kept:
         low, high = bounds(spec) if spec.continuous else (None, None)
@@ -101,6 +109,8 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
             D=len(spec.action_low),
             columns=acting.noise_columns(),
             noise_is_action=acting.noise_is_action,
+            squashed_low=ends[0],
+            squashed_high=ends[1],
             environment=environment,
             policy=as_c,
             low=low,

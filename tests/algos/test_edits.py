@@ -34,6 +34,7 @@ PPO = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2, "total
 A2C = {"num_envs": 4, "num_steps": 16, "total_timesteps": 128}
 TRPO = {"num_envs": 2, "num_steps": 32, "critic_epochs": 1, "total_timesteps": 64}
 DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_timesteps": 300}
+SAC = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 60}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
 REINFORCE = {"episodes": 3, "critic_updates": 2, "total_timesteps": 200}
 TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 500}
@@ -44,6 +45,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "trpo": TRPO,
     "dqn": {**DQN, "target_update_interval": 100},
     "grpo": GRPO,
+    "sac": SAC,
     "reinforce": REINFORCE,
     "q_learning": TABULAR,
     "sarsa": TABULAR,
@@ -146,6 +148,30 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
             {"total_timesteps": 100},
         ),
         ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+    ],
+    "sac": [
+        ("SquashedGaussian.sample", "(of_u - of_tanh)", "(of_u + of_tanh)"),
+        ("SquashedGaussian.sample", "u.tanh(), (", "0.5 * u.tanh(), ("),
+        ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
+        ("Critics.__init__", '(1, 1), "relu")', '(1, 1, 1), "relu")'),
+        ("Temperature.__init__", "given = config", "given = 2 * config", {"alpha": 0.3}),
+        ("Temperature.__init__", "len(spec.action_low) *", "-9 *"),
+        ("Actor.forward", "clamp(-20, 2)", "clamp(-20, -2)"),
+        ("Actor.act", "policy.sample(noise)[0]", "-policy.sample(noise)[0]"),
+        ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
+        ("Actor.squashed", "- self.low) - 1", "- self.low)"),
+        ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
+        ("Critics.forward", "torch.stack(self.q(", "3 * torch.stack(self.q("),
+        ("Temperature.forward", "detach().exp()", "detach().cosh()"),
+        ("Temperature.loss", "return -self.log_alpha", "return self.log_alpha"),
+        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+        ("Replay.add", "(new.rewards, new", "(2 * new.rewards, new"),
+        ("td_target", "next_q_values.amin(0)", "next_q_values.amax(0)"),
+        ("critic_loss", "- targets).square()", "- targets).abs()"),
+        ("actor_loss", "* logprobs - q_values", "* logprobs + q_values"),
+        ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
+        ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+        ("update", "critics(batch.obs, actions), alpha)", "target(batch.obs, actions), alpha)"),
     ],
     "grpo": [
         ("evaluate_samples", "wanted, advantages.flatten(1)", "wanted, -advantages.flatten(1)"),

@@ -230,6 +230,12 @@ BRIEF: dict[str, dict[str, Any]] = {
     "dqn": {"total_timesteps": 300, "learning_starts": 100, "buffer_size": 200},
     "reinforce": {"total_timesteps": 120, "episodes": 2, "critic_updates": 2},
     "grpo": {"total_timesteps": 120, "group_size": 3, "minibatch_size": 32, "epochs": 2},
+    "sac": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
+}
+USUAL = "CartPole-v1", "Pendulum-v1"
+PLACES = {  # an environment, and one whose continuous scores show every bit
+    "dqn": ("CartPole-v1", "Acrobot-v1"),
+    "sac": ("MountainCarContinuous-v0", "Pendulum-v1"),
 }
 with_a_compiler = pytest.mark.skipif(not kernels.available(), reason="no C compiler")
 
@@ -247,7 +253,7 @@ def drawn_widths(key: str) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("algo", BRIEF)
 def test_layers_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> None:
     for hidden in drawn_widths(algo):
-        for env in ("CartPole-v1", "Acrobot-v1" if algo == "dqn" else "Pendulum-v1"):
+        for env in PLACES.get(algo, USUAL):
             settings = {**BRIEF[algo], "env": env, "hidden": hidden}
             assert_seed_7_is_the_same_among(algo, [[6, 7, 8, 9]], **settings)
 
@@ -256,7 +262,7 @@ def test_layers_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> Non
 @pytest.mark.parametrize("algo", BRIEF)
 def test_configurations_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> None:
     module = importlib.import_module(f"manyseeds.algos.{algo}")
-    env = "Acrobot-v1" if algo == "dqn" else "Pendulum-v1"  # continuous scores show every bit
+    env = PLACES.get(algo, USUAL)[1]
     configs = [
         module.Config(**BRIEF[algo], env=env, hidden=hidden, eval_budget=0.05)
         for hidden in drawn_widths(f"{algo}, rows")

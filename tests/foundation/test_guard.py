@@ -15,7 +15,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -318,6 +318,19 @@ class OtherNet(ppo.ActorCritic):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.networks.__class__ = type("Mine", (SeedMLP,), {"_layers": mine})
+
+
+def test_objects_in_a_tuple_are_not_trusted(
+    agent: ppo.ActorCritic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose methods a function calls that unpacks them, nobody sees in its names."""
+
+    class Pair(NamedTuple):
+        actor: ppo.ActorCritic
+        obs: Tensor
+
+    assert not Guard("ppo.estimate", ppo.estimate).allows(Pair(agent, torch.zeros(1)))
+    assert "Pair holds objects" in capsys.readouterr().err
 
 
 def test_subclasses_are_asked_for_what_they_override(

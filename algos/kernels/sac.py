@@ -1,0 +1,94 @@
+"""What stands for functions of algos/sac.py in C (sac.c)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from manyseeds import kernels
+from manyseeds.kernels import mlp, optim
+from manyseeds.kernels.binding import CannotTake
+from manyseeds.rows import used
+
+SOURCE = Path(__file__).parent / "sac.c"
+SAC_ADD, SAC_UPDATE = (kernels.kernel(SOURCE, name) for name in ("sac_add", "sac_update"))
+METRICS = ("critic_loss", "actor_loss", "q_values", "entropy", "alpha")
+
+
+def takes_transitions(replay: Any, new: Any) -> bool:
+    """Whether `sac_add` can store transitions."""
+    return kernels.usable(replay.rows, new.obs)
+
+
+def add(replay: Any, /, new: Any) -> None:
+    """What `Replay.add` of sac.py says."""
+    S, capacity, _ = replay.rows.shape
+    obs_size, _, action_size, _ = replay.sizes
+    count = new.rewards.shape[1]
+    memory = {"C": capacity, "added": replay.added, "rows": replay.rows}
+    memory |= {"O": obs_size, "D": action_size}
+    SAC_ADD(S=S, n=count, **memory, **new._asdict())
+    replay.added.add_(count)
+
+
+def takes_update(actor: Any, *args: Any) -> bool:
+    """Whether `sac_update` can compute an update."""
+    return kernels.usable(actor.net.weights[0], *args[-3:-1])
+
+
+def update(
+    actor: Any,
+    critics: Any,
+    target: Any,
+    temperature: Any,
+    actor_optimizer: Any,
+    critic_optimizer: Any,
+    temperature_optimizer: Any,
+    replay: Any,
+    draws: Tensor,
+    noise: Tensor,
+    config: Any,
+) -> dict[str, Tensor]:
+    """What `update` of sac.py says. Raises CannotTake."""
+    S, G, M = draws.shape
+    obs_size, _, action_size, _ = replay.sizes
+    shapes = [[p.shape for p in net.q.parameters()] for net in (critics, target)]
+    inputs = [net.weights[0].shape[2] for net in (actor.net, critics.q)]
+    outputs = actor.net.outputs, critics.q.outputs, target.q.outputs
+    if (
+        outputs != ((2 * action_size,), (1, 1), (1, 1))
+        or inputs != [obs_size, obs_size + action_size]
+        or shapes[0] != shapes[1]
+    ):
+        raise CannotTake("the networks are not an actor and two critics as in algos/sac.py")
+    metrics = draws.new_empty(len(METRICS), S)
+    rates = config.learning_rate, 0.0
+    SAC_UPDATE(
+        S=S,
+        G=G,
+        M=M,
+        O=obs_size,
+        D=action_size,
+        C=replay.rows.shape[1],
+        P=actor_optimizer.params.shape[1],
+        Q=critic_optimizer.params.shape[1],
+        actor=mlp.struct(actor.net, actor_optimizer),
+        critics=mlp.struct(critics.q, critic_optimizer),
+        target=mlp.struct(target.q),
+        of_actor=optim.struct(actor_optimizer, *rates),
+        of_critics=optim.struct(critic_optimizer, *rates),
+        of_temperature=optim.struct(temperature_optimizer, *rates),
+        added=replay.added,
+        rows=replay.rows,
+        draws=draws,
+        noise=noise,
+        gamma=config.gamma,
+        tau=config.tau,
+        learned=not used(temperature.given),
+        alpha=temperature.given,
+        target_entropy=temperature.target_entropy,
+        metrics=metrics,
+    )
+    return dict(zip(METRICS, metrics.unbind(), strict=True))
