@@ -365,7 +365,6 @@ CONTROL = {  # the environments of each algorithm
     "dqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),  # discrete actions
     "reinforce": ABLATED,
     "grpo": (*ABLATED, "MountainCar-v0"),
-    "sac": ("Pendulum-v1",),
 }
 WITH_SB3 = ("ppo", "a2c", "trpo", "dqn")
 TARGETS = {  # mean final scores
@@ -377,7 +376,6 @@ TARGETS = {  # mean final scores
     ("grpo", "CartPole-v1"): 475.0,
     ("grpo", "Acrobot-v1"): -95.0,
     ("grpo", "Pendulum-v1"): -190.0,
-    ("sac", "Pendulum-v1"): -160.0,
 }
 
 
