@@ -231,6 +231,12 @@ LIBRARIES = (
         algo="dqn",
     ),
     *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", algo="ppo"),
+    *_cases(
+        SB3,
+        "--seeds 1 --total-timesteps 128 --learning-starts 100 --batch-size 32 --hidden 64 64",
+        "Pendulum-v1",
+        algo="sac",
+    ),
     *_cases(SB3, f"{ROLLOUT} --critic-epochs 2", "CartPole-v1", algo="trpo"),
     *_cases(
         TRL, "--total-samples 64 --batch-size 16 --evaluations 1", "addition", SUMS, algo="sft"
