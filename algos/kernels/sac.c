@@ -5,6 +5,8 @@
 // terminated.
 #include <math.h>
 
+#include "actor_critic.h"
+#include "environment.h"
 #include "functions.h"
 #include "mlp.h"
 #include "optim.h"
@@ -43,10 +45,6 @@ int sac_add(const struct sac_add *x) { return for_each(x->S, x->threads, 0, add_
 
 // ---- The policy ----------------------------------------------------------------------------
 
-static float bounded(float log_std) {
-  return log_std < LOG_STD_MIN ? LOG_STD_MIN : log_std > LOG_STD_MAX ? LOG_STD_MAX : log_std;
-}
-
 // Actions tanh(u) [M, D] and their log-probabilities [M], for a network's outputs [M, 2 D], means and
 // log_std, and noise [M, D]. They are written to `to`, whose rows are ld apart.
 static void sample(long M, long D, const float *outputs, const float *noise, float *to, long ld,
@@ -56,7 +54,7 @@ static void sample(long M, long D, const float *outputs, const float *noise, flo
     float total = 0;
     for (long d = 0; d < D; d++) {
       const float n = noise[i * D + d];
-      const float log_std = bounded(outputs[i * 2 * D + D + d]);
+      const float log_std = clamp(outputs[i * 2 * D + D + d], LOG_STD_MIN, LOG_STD_MAX);
       const float u = outputs[i * 2 * D + d] + exp_of_one(log_std) * n, size = fabsf(u);
       // log(1 - tanh(u)^2), which is even, without the difference.
       const float of_tanh = 2 * (log_2 - size - log_of_one(1 + exp_of_one(-2 * size)));
@@ -74,7 +72,7 @@ static void of_outputs(long M, long D, const float *outputs, const float *noise,
   for (long i = 0; i < M; i++)
     for (long d = 0; d < D; d++) {
       const float a = actions[i * ld + d], given = outputs[i * 2 * D + D + d];
-      const float log_std = bounded(given);
+      const float log_std = clamp(given, LOG_STD_MIN, LOG_STD_MAX);
       const float of_u = alpha * 2 * a - of_actions[i * ld + d] * (1 - a * a);
       const float of_log_std = of_u * exp_of_one(log_std) * noise[i * D + d] - alpha;
       gradient[i * 2 * D + d] = of_u / (float)M;
@@ -102,16 +100,6 @@ struct sac_update {
   const float *target_entropy;  // [S]
   float *metrics;              // [5, S], of the last minibatch
 };
-
-static float mean_squared_error(long M, const float *q, const float *y, float *gradient) {
-  double total = 0;
-  for (long i = 0; i < M; i++) {
-    const float error = q[i] - y[i];
-    total += error * error;
-    gradient[i] = error / (float)M;
-  }
-  return (float)(total / (double)M);
-}
 
 // Or NaN, if one of them is: b is taken where the comparison is false.
 static float lesser(float a, float b) { return a < b || a != a ? a : b; }
@@ -189,7 +177,7 @@ static void update_seed(const void *given, int s, float *scratch) {
     for (int k = 0; k < 2; k++) {
       prepare_forward(critics, s, k, scratch);
       network_forward(critics, s, k, (int)M, taken, hidden[k], scratch, q[k]);
-      loss += 0.5f * mean_squared_error(M, q[k], y, of_q[k]);
+      loss += 0.5f * squared_error(M, q[k], y, 0.5f, of_q[k]);
       values += 0.5f * (float)mean_of(M, q[k]);
       gradients_in(critics, k, of_critics, to);
       network_backward(critics, s, k, (int)M, taken, hidden[k], of_q[k], to, scratch);

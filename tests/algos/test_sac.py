@@ -46,17 +46,17 @@ class Learner(NamedTuple):
     replay: sac.Replay
 
 
-def learner_of(config: sac.Config, transitions: int = 40, capacity: int = 60) -> Learner:
+def learner_of(config: sac.Config) -> Learner:
     """Two seeds that begin to learn, with a memory of random transitions."""
     init = SeedStreams(SEEDS, "init")
     actor = sac.Actor(SPEC, config, init)
     critics, target = (sac.Critics(SPEC, config, init) for _ in range(2))
     temperature = sac.Temperature(2, SPEC, config)
     optimizers = [SeedAdam(x) for x in (actor, critics, temperature)]
-    replay = sac.Replay(2, capacity, 3, 1, torch.device("cpu"))
+    replay = sac.Replay(2, 60, 3, 1, torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     normal = partial(torch.randn, generator=generator)
-    K = transitions
+    K = 40
     ends = normal(2, K) > 0.5
     replay.add(
         sac.Transitions(
