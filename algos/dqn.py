@@ -54,7 +54,7 @@ from manyseeds.cli import (
     UsageError,
     read_presets,
 )
-from manyseeds.kernels import in_c, regression
+from manyseeds.kernels import in_c, memory, regression
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
@@ -199,7 +199,7 @@ class Replay:
         """Transitions per seed in the memory, 0-d."""
         return self.added.clamp(max=self.rows.shape[1])
 
-    @in_c(kernel.add, kernel.takes_transitions)
+    @in_c(memory.add, memory.takes)
     def add(self, new: Transitions) -> None:
         """Store K <= C transitions per seed, [S, K, ...], over the oldest ones."""
         scalars = torch.stack((new.actions, new.rewards, new.terminated), dim=-1)

@@ -35,7 +35,7 @@ from manyseeds.command import parse
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ from manyseeds.cli import (
     UsageError,
     read_presets,
 )
-from manyseeds.kernels import in_c
+from manyseeds.kernels import in_c, memory
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
@@ -94,6 +94,10 @@ class Config(ControlConfig):
     """Weight of the entropy (0: learned, from 1 on)."""
     target_entropy: PerRow[Annotated[float, Range(-20, 20)]] = -1.0
     """Entropy per component of an action, H / D, that alpha is learned for."""
+    noise_type: Literal["normal", "ornstein-uhlenbeck"] = "normal"
+    """Noise that is added to the policy's actions in rollouts, from -1 to 1."""
+    noise_std: PerRow[NonNegative] = 0.0
+    """Standard deviation of that noise, of an Ornstein-Uhlenbeck process sigma (0: none)."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers of each network."""
 
@@ -208,6 +212,52 @@ class Uniform:
         return PolicyKernel(self.actor.net, noise_is_action=True, squashed_to=bounds)
 
 
+class Exploring:
+    """The policy with noise added: its noise is that of the actor, and behind it the other."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Actions [S, N, D] within their bounds, for obs [S, N, O] and noise [S, N, 2 D]."""
+        of_actor, added = noise.chunk(2, dim=-1)
+        squashed = self.actor(obs).sample(of_actor)[0] + added
+        return self.actor.within_bounds(squashed.clamp(-1, 1))
+
+    def as_kernel(self) -> PolicyKernel:
+        """What `act` does, for rollouts in C."""
+        bounds = self.actor.low, self.actor.high
+        return PolicyKernel(self.actor.net, squashed_to=bounds, explores=True)
+
+
+class ActionNoise:
+    """Noise [S, F, N, D] to explore by: normal, or an Ornstein-Uhlenbeck process per environment.
+
+    The process is SB3's, x <- x - theta x dt + sigma sqrt(dt) n with theta = 0.15 and dt = 0.01. It
+    starts at 0, and anew at the end of a round in which an episode ended.
+    """
+
+    def __init__(self, config: Config, seeds: int, action_size: int, device: torch.device) -> None:
+        self.std, self.is_process = config.noise_std, config.noise_type == "ornstein-uhlenbeck"
+        self.last = torch.zeros(seeds, config.num_envs, action_size, device=device)
+
+    def draw(self, streams: SeedStreams, steps: int) -> Tensor:
+        """The noise of the next F steps."""
+        noise = streams.normal(steps, *self.last.shape[1:])
+        noise = noise * broadcast(self.std, noise)
+        if not self.is_process:
+            return noise
+        path = [self.last]
+        for change in noise.unbind(1):
+            path.append(path[-1] * (1 - 0.15 * 0.01) + change * 0.1)
+        self.last.copy_(path[-1])
+        return torch.stack(path[1:], dim=1)
+
+    def end(self, done: Tensor) -> None:
+        """Start anew where one of the steps of a round, done [S, F, N], ended an episode."""
+        self.last.masked_fill_(done.any(1).unsqueeze(-1), 0.0)
+
+
 class Critics(nn.Module):
     """Two action-value functions per seed, each a ReLU network."""
 
@@ -271,7 +321,7 @@ class Replay:
         """Transitions per seed in the memory, 0-d."""
         return self.added.clamp(max=self.rows.shape[1])
 
-    @in_c(kernel.add, kernel.takes_transitions)
+    @in_c(memory.add, memory.takes)
     def add(self, new: Transitions) -> None:
         """Store K <= C transitions per seed, [S, K, ...], over the oldest ones."""
         scalars = torch.stack((new.rewards, new.terminated), dim=-1)
@@ -372,16 +422,16 @@ def update(
 
 
 def set_gradients(module: nn.Module, loss: Tensor) -> None:
-    """Set the gradients of a loss [S] for one module: critics get none of the actor's loss."""
+    """Set the gradients of a loss [S] for one module: a critic gets none of the actor's loss."""
     parameters = list(module.parameters())
     for p, gradient in zip(parameters, torch.autograd.grad(loss.sum(), parameters), strict=True):
         p.grad = gradient
 
 
 @torch.no_grad()
-def update_target(target: Critics, critics: Critics, tau: float | Tensor) -> None:
-    """Apply Q_target <- tau Q + (1 - tau) Q_target, in place."""
-    for old, new in zip(target.parameters(), critics.parameters(), strict=True):
+def update_target(target: nn.Module, source: nn.Module, tau: float | Tensor) -> None:
+    """Let a target's parameters follow: p_target <- tau p + (1 - tau) p_target, in place."""
+    for old, new in zip(target.parameters(), source.parameters(), strict=True):
         old.copy_(broadcast(tau, old) * new + broadcast(1 - tau, old) * old)
 
 
@@ -401,7 +451,9 @@ def train(config: Config, run: Run) -> Actor:
     replay = Replay(S, capacity, spec.obs_size, actor.action_size, run.device)
     parts = actor, critics, target, temperature, *optimizers, replay
     episodes = envs.EpisodeTracker(S, N, run.device)
-    uniform = Uniform(actor)
+    exploration = ActionNoise(config, S, actor.action_size, run.device)
+    explores = used(config.noise_std)
+    players = {"uniform": Uniform(actor), "exploring": Exploring(actor), "policy": actor}
 
     # On CUDA a round is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
@@ -410,9 +462,10 @@ def train(config: Config, run: Run) -> Actor:
         obs: Tensor,
         noise: tuple[Tensor, Tensor],
         draws: tuple[Tensor, Tensor],
-        random: bool,
+        player: str,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
-        state, obs, steps = envs.rollout(env, uniform if random else actor, state, obs, *noise)
+        state, obs, steps = envs.rollout(env, players[player], state, obs, *noise)
+        exploration.end(steps.done)
         actions = actor.squashed(steps.actions)
         new = (steps.obs, actions, steps.rewards, steps.terminated, steps.next_obs)
         replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
@@ -423,24 +476,29 @@ def train(config: Config, run: Run) -> Actor:
 
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    timestep, state, obs = run.restore((*parts, episodes, streams), 0, state, obs)
+    timestep, state, obs = run.restore((*parts, exploration, episodes, streams), 0, state, obs)
     run.evaluate_if_due(timestep, env, actor)
     while timestep < config.total_timesteps:
-        random = timestep < config.learning_starts
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
+        if timestep < config.learning_starts:
+            player, noise = "uniform", streams.uniform(F, N, actor.action_size)
+        elif explores:
+            noises = actor.draw(streams, F, N), exploration.draw(streams, F)
+            player, noise = "exploring", torch.cat(noises, dim=-1)
+        else:
+            player, noise = "policy", actor.draw(streams, F, N)
         timestep += config.block
         # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
         G = config.updates if timestep > config.learning_starts else 0
-        draw = streams.uniform if random else streams.normal
-        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,
             obs,
-            (draw(F, N, actor.action_size), streams.uniform(F, N, env.noise_size)),
+            (noise, streams.uniform(F, N, env.noise_size)),
             (
                 streams.uniform(G, config.batch_size),  # [S, G, M]
                 actor.draw(streams, G, 2, config.batch_size),  # [S, G, 2, M, D]
             ),
-            random,
+            player,
         )
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, actor)

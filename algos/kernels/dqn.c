@@ -1,52 +1,22 @@
-// DQN in C: what Replay.add() and update() of dqn.py say, seed by seed.
+// DQN in C: what update() of dqn.py says, seed by seed, and a round.
 //
-// S seeds, C transitions in the memory of each, M per gradient step, O observation size, A actions. A
-// transition is a row of W = 2 O + 3 floats: obs, next_obs, action, reward, terminated.
+// S seeds, M transitions per gradient step, O observation size, A actions.
 #include <math.h>
 
+#include "memory.h"
 #include "mlp.h"
 #include "optim.h"
 #include "parallel.h"
-
-// ---- The memory ----------------------------------------------------------------------------
-
-// Stores n transitions per seed over the oldest ones.
-struct dqn_add {
-  int S, n, O, C, threads;
-  const int64_t *added;            // [1], transitions per seed before
-  const float *obs, *next_obs;     // [S, n, O]
-  const int64_t *actions;          // [S, n]
-  const float *rewards;            // [S, n]
-  const unsigned char *terminated;  // [S, n]
-  float *rows;                     // [S, C, 2 * O + 3]
-};
-
-static void add_to_seed(const void *given, int s, float *scratch) {
-  (void)scratch;
-  const struct dqn_add *x = given;
-  const long O = x->O, W = 2 * O + 3;
-  for (long k = 0, i = s * (long)x->n; k < x->n; k++, i++) {
-    float *row = x->rows + (s * (long)x->C + (*x->added + k) % x->C) * W;
-    memcpy(row, x->obs + i * O, sizeof(float) * O);
-    memcpy(row + O, x->next_obs + i * O, sizeof(float) * O);
-    row[2 * O] = (float)x->actions[i];
-    row[2 * O + 1] = x->rewards[i];
-    row[2 * O + 2] = x->terminated[i];
-  }
-}
-
-int dqn_add(const struct dqn_add *x) { return for_each(x->S, x->threads, 0, add_to_seed, x); }
 
 // ---- Gradient steps ------------------------------------------------------------------------
 
 enum { TD_LOSS, Q_VALUES };
 
 struct dqn_update {
-  int S, G, M, O, C, P, huber, threads;  // huber: with a threshold of 1; otherwise the square
+  int S, G, M, P, huber, threads;  // huber: with a threshold of 1; otherwise the square
   const networks *net, *target;
   const optimizer *optimizer;
-  const int64_t *added;  // [1], transitions per seed so far
-  const float *rows;     // [S, C, 2 * O + 3]
+  const memory *memory;
   const float *draws;    // [S, G, M], uniforms
   const float *gamma;    // [S]
   float *metrics;        // [2, S], of the last minibatch
@@ -63,8 +33,7 @@ static float most_of(int n, const float *x) {
 static void update_seed(const void *given, int s, float *scratch) {
   const struct dqn_update *x = given;
   const networks *m = x->net;
-  const long M = x->M, O = x->O, W = 2 * O + 3, A = m->columns[0];
-  const long size = *x->added < x->C ? *x->added : x->C;
+  const long M = x->M, O = x->memory->O, A = m->columns[0];
   float *obs = take_floats(&scratch, M * O), *next_obs = take_floats(&scratch, M * O);
   float *hidden = take_floats(&scratch, M * width_of_hidden(m)), *q = take_floats(&scratch, M * A);
   float *of_q = take_floats(&scratch, M * A), *next_q = take_floats(&scratch, M * A);
@@ -76,9 +45,7 @@ static void update_seed(const void *given, int s, float *scratch) {
   for (int g = 0; g < x->G; g++) {
     const float *uniforms = x->draws + ((long)s * x->G + g) * M;
     for (long i = 0; i < M; i++) {
-      long index = (long)(uniforms[i] * (float)size);
-      if (index >= size) index = size - 1;  // u * size may round up
-      chosen[i] = x->rows + (s * (long)x->C + index) * W;
+      chosen[i] = drawn_from(x->memory, s, uniforms[i]);
       memcpy(obs + i * O, chosen[i], sizeof(float) * O);
       memcpy(next_obs + i * O, chosen[i] + O, sizeof(float) * O);
     }
@@ -114,13 +81,15 @@ int dqn_update(const struct dqn_update *x) {
   const networks *m = x->net;
   const long M = x->M, A = m->columns[0];
   const long forward = forward_scratch(m), backward = backward_scratch(m);
-  const long size = 2 * floats_of(M * x->O) + floats_of(M * width_of_hidden(m)) +
+  const long size = 2 * floats_of(M * x->memory->O) + floats_of(M * width_of_hidden(m)) +
                     3 * floats_of(M * A) + floats_of(x->P) + floats_of(2 * M);
   return for_each(x->S, x->threads, size + (forward > backward ? forward : backward), update_seed, x);
 }
 
 // ---- A round -------------------------------------------------------------------------------
 
+struct memory_add;  // of manyseeds/kernels/memory.c
+int memory_add(const struct memory_add *x);
 struct rollout;  // of manyseeds/kernels/rollout.c
 int rollout(const struct rollout *x);
 struct episode_means;  // of manyseeds/kernels/scan.c
@@ -130,7 +99,7 @@ int episode_means(const struct episode_means *x);
 struct dqn_round {
   int S, F, N;
   const struct rollout *rollout;
-  const struct dqn_add *add;
+  const struct memory_add *add;
   const struct episode_means *episodes;
   const struct dqn_update *update;
   const unsigned char *terminated, *truncated;  // [S, F, N]
@@ -140,7 +109,7 @@ struct dqn_round {
 
 int dqn_round(const struct dqn_round *x) {
   int failed = rollout(x->rollout);
-  if (failed || (failed = dqn_add(x->add))) return failed;
+  if (failed || (failed = memory_add(x->add))) return failed;
   *x->added += (long)x->F * x->N;
   for (long i = 0; i < (long)x->S * x->F * x->N; i++) x->done[i] = x->terminated[i] | x->truncated[i];
   if ((failed = episode_means(x->episodes))) return failed;

@@ -12,33 +12,12 @@ from torch import Tensor
 
 from manyseeds import kernels
 from manyseeds.envs.rollout import PLAYING
-from manyseeds.kernels import mlp, optim, rollout, scan
+from manyseeds.kernels import memory, mlp, optim, rollout, scan
 from manyseeds.kernels.guard import watch
 from manyseeds.kernels.rollout import acting_in_c
 
 SOURCE = Path(__file__).parent / "dqn.c"
-DQN_ADD, DQN_UPDATE, DQN_ROUND = (
-    kernels.kernel(SOURCE, name) for name in ("dqn_add", "dqn_update", "dqn_round")
-)
-
-
-def takes_transitions(replay: Any, new: Any) -> bool:
-    """Whether `dqn_add` can store transitions."""
-    return kernels.usable(replay.rows, new.obs)
-
-
-def add(replay: Any, /, new: Any) -> None:
-    """What `Replay.add` of dqn.py says."""
-    count = new.actions.shape[1]
-    DQN_ADD.run(add_struct(replay, count, new._asdict()))
-    replay.added.add_(count)
-
-
-def add_struct(replay: Any, count: int, new: dict[str, Tensor]) -> ctypes.Structure:
-    """What is stored, `[S, count, ...]`, and where."""
-    S, capacity, _ = replay.rows.shape
-    memory = {"C": capacity, "O": replay.obs_size, "added": replay.added, "rows": replay.rows}
-    return DQN_ADD.struct(S=S, n=count, **memory, **new)
+DQN_UPDATE, DQN_ROUND = (kernels.kernel(SOURCE, name) for name in ("dqn_update", "dqn_round"))
 
 
 def update(
@@ -65,15 +44,12 @@ def update_struct(
         S=S,
         G=G,
         M=M,
-        O=replay.obs_size,
-        C=replay.rows.shape[1],
         P=optimizer.params.shape[1],
         huber=config.loss == "huber",
         net=mlp.struct(net.q, optimizer),
         target=mlp.struct(target.q),
         optimizer=optim.struct(optimizer, config.learning_rate, config.max_grad_norm),
-        added=replay.added,
-        rows=replay.rows,
+        memory=memory.struct(replay, replay.obs_size, 1),
         draws=draws,
         gamma=config.gamma,
         metrics=metrics,
@@ -112,14 +88,14 @@ def learn(
         return NotImplemented
     if not all(map(Tensor.is_contiguous, drawn)):
         return NotImplemented
-    memory = replay.rows, replay.added, episodes.open_return, episodes.open_length
+    kept = replay.rows, replay.added, episodes.open_return, episodes.open_length
     moments = optimizer.params, optimizer.mean, optimizer.square, optimizer.beta_powers
     # All that the structs were made of.
     parts = (
         *(watch.generation, id(env.spec), optimizer.betas, optimizer.eps, config.loss),
         *map(as_now, (config.gamma, config.learning_rate, config.max_grad_norm)),
         *(id(mlp.struct(net.q, optimizer)), id(mlp.struct(target.q))),
-        *((x.data_ptr(), x.shape, x.dtype) for x in (*memory, *moments)),
+        *((x.data_ptr(), x.shape, x.dtype) for x in (*kept, *moments)),
         *((x.shape, x.dtype) for x in (*state, *drawn)),
     )
     known = ROUNDS.get(replay)
@@ -174,7 +150,7 @@ class Round:
             F=F,
             N=N,
             rollout=self.rollout,
-            add=add_struct(replay, F * N, stored),
+            add=memory.add_struct(replay, F * N, stored),
             episodes=self.episodes,
             update=update,
             terminated=steps.terminated,

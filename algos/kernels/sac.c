@@ -1,47 +1,18 @@
-// SAC in C: what Replay.add() and update() of sac.py say, seed by seed.
+// SAC in C: what update() of sac.py says, seed by seed.
 //
-// S seeds, C transitions in the memory of each, M per gradient step, O observation size, D components
-// of an action. A transition is a row of W = 2 O + D + 2 floats: obs, next_obs, action, reward,
-// terminated.
+// S seeds, M transitions per gradient step, O observation size, D components of an action.
 #include <math.h>
 
 #include "actor_critic.h"
+#include "critics.h"
 #include "environment.h"
 #include "functions.h"
+#include "memory.h"
 #include "mlp.h"
 #include "optim.h"
 #include "parallel.h"
 #include "policy.h"
 #include "statistics.h"
-
-// ---- The memory ----------------------------------------------------------------------------
-
-// Stores n transitions per seed over the oldest ones.
-struct sac_add {
-  int S, n, O, D, C, threads;
-  const int64_t *added;            // [1], transitions per seed before
-  const float *obs, *next_obs;     // [S, n, O]
-  const float *actions;            // [S, n, D]
-  const float *rewards;            // [S, n]
-  const unsigned char *terminated;  // [S, n]
-  float *rows;                     // [S, C, 2 * O + D + 2]
-};
-
-static void add_to_seed(const void *given, int s, float *scratch) {
-  (void)scratch;
-  const struct sac_add *x = given;
-  const long O = x->O, D = x->D, W = 2 * O + D + 2;
-  for (long k = 0, i = s * (long)x->n; k < x->n; k++, i++) {
-    float *row = x->rows + (s * (long)x->C + (*x->added + k) % x->C) * W;
-    memcpy(row, x->obs + i * O, sizeof(float) * O);
-    memcpy(row + O, x->next_obs + i * O, sizeof(float) * O);
-    memcpy(row + 2 * O, x->actions + i * D, sizeof(float) * D);
-    row[W - 2] = x->rewards[i];
-    row[W - 1] = x->terminated[i];
-  }
-}
-
-int sac_add(const struct sac_add *x) { return for_each(x->S, x->threads, 0, add_to_seed, x); }
 
 // ---- The policy ----------------------------------------------------------------------------
 
@@ -87,12 +58,11 @@ static void of_outputs(long M, long D, const float *outputs, const float *noise,
 enum { CRITIC_LOSS, ACTOR_LOSS, Q_VALUES, ENTROPY, ALPHA };
 
 struct sac_update {
-  int S, G, M, O, D, C, P, Q, threads;  // P, Q: floats of an actor and of two critics
+  int S, G, M, D, P, Q, threads;  // P, Q: floats of an actor and of two critics
   int learned;                 // alpha
   const networks *actor, *critics, *target;
   const optimizer *of_actor, *of_critics, *of_temperature;
-  const int64_t *added;        // [1], transitions per seed so far
-  const float *rows;           // [S, C, 2 * O + D + 2]
+  const memory *memory;
   const float *draws;          // [S, G, M], uniforms
   const float *noise;          // [S, G, 2, M, D], standard normal
   const float *gamma, *tau;    // [S]
@@ -101,30 +71,10 @@ struct sac_update {
   float *metrics;              // [5, S], of the last minibatch
 };
 
-// Or NaN, if one of them is: b is taken where the comparison is false.
-static float lesser(float a, float b) { return a < b || a != a ? a : b; }
-
-// The derivative of the lesser one by a: half of it where they are equal, NaN as above.
-static float share_of(float a, float b) { return a < b ? 1 : a > b ? 0 : a == b ? 0.5f : NAN; }
-
-// Q_target <- tau Q + (1 - tau) Q_target.
-static void follow(const networks *target, const networks *critics, int s, float tau) {
-  const float rest = 1 - tau;
-  for (int i = 0; i < 2 * critics->layers; i++) {
-    const long size = (i % 2 ? 1L : critics->sizes[i / 2]) * critics->sizes[i / 2 + 1];
-    for (int k = 0; k < 2; k++) {
-      float *old = (float *)parameter(target, i, s, k);
-      const float *new = parameter(critics, i, s, k);
-      for (long j = 0; j < size; j++) old[j] = tau * new[j] + rest * old[j];
-    }
-  }
-}
-
 static void update_seed(const void *given, int s, float *scratch) {
   const struct sac_update *x = given;
   const networks *actor = x->actor, *critics = x->critics, *target = x->target;
-  const long M = x->M, O = x->O, D = x->D, I = O + D, W = 2 * O + D + 2, S = x->S;
-  const long size = *x->added < x->C ? *x->added : x->C;
+  const long M = x->M, O = x->memory->O, D = x->D, I = O + D, S = x->S;
   float *obs = take_floats(&scratch, M * O), *next_obs = take_floats(&scratch, M * O);
   float *taken = take_floats(&scratch, M * I), *next = take_floats(&scratch, M * I);
   float *chosen = take_floats(&scratch, M * I), *y = take_floats(&scratch, M);
@@ -148,17 +98,15 @@ static void update_seed(const void *given, int s, float *scratch) {
     float *log_alpha = x->of_temperature->parameters + s * x->of_temperature->P;
     const float alpha = x->learned ? exp_of_one(*log_alpha) : x->alpha[s];
     for (long i = 0; i < M; i++) {
-      long index = (long)(uniforms[i] * (float)size);
-      if (index >= size) index = size - 1;  // u * size may round up
-      const float *row = x->rows + (s * (long)x->C + index) * W;
+      const float *row = drawn_from(x->memory, s, uniforms[i]);
       memcpy(obs + i * O, row, sizeof(float) * O);
       memcpy(next_obs + i * O, row + O, sizeof(float) * O);
       memcpy(taken + i * I, row, sizeof(float) * O);
       memcpy(taken + i * I + O, row + 2 * O, sizeof(float) * D);
       memcpy(chosen + i * I, row, sizeof(float) * O);
       memcpy(next + i * I, row + O, sizeof(float) * O);
-      y[i] = row[W - 2];
-      of_q[0][i] = row[W - 1];  // until it is known: whether the transition ends an episode
+      y[i] = row[2 * O + D];
+      of_q[0][i] = row[2 * O + D + 1];  // until it is known: whether the transition ends an episode
     }
     // Targets.
     prepare_forward(actor, s, 0, scratch);
@@ -220,12 +168,12 @@ static void update_seed(const void *given, int s, float *scratch) {
 
 int sac_update(const struct sac_update *x) {
   const networks *actor = x->actor, *critics = x->critics;
-  const long M = x->M, D = x->D, I = x->O + D;
+  const long M = x->M, D = x->D, O = x->memory->O, I = O + D;
   long most = forward_scratch(actor);
   const long others[] = {forward_scratch(critics), backward_scratch(actor),
                          backward_scratch(critics), input_gradient_scratch(critics)};
   for (int i = 0; i < 4; i++) most = others[i] > most ? others[i] : most;
-  const long size = 2 * floats_of(M * x->O) + 5 * floats_of(M * I) + 6 * floats_of(M) +
+  const long size = 2 * floats_of(M * O) + 5 * floats_of(M * I) + 6 * floats_of(M) +
                     2 * floats_of(M * 2 * D) + floats_of(M * width_of_hidden(actor)) +
                     2 * floats_of(M * width_of_hidden(critics)) + floats_of(x->P) + floats_of(x->Q);
   return for_each(x->S, x->threads, size + most, update_seed, x);

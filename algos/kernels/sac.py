@@ -8,29 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels import mlp, optim
+from manyseeds.kernels import memory, mlp, optim
 from manyseeds.kernels.binding import CannotTake
 from manyseeds.rows import used
 
 SOURCE = Path(__file__).parent / "sac.c"
-SAC_ADD, SAC_UPDATE = (kernels.kernel(SOURCE, name) for name in ("sac_add", "sac_update"))
+SAC_UPDATE = kernels.kernel(SOURCE, "sac_update")
 METRICS = ("critic_loss", "actor_loss", "q_values", "entropy", "alpha")
-
-
-def takes_transitions(replay: Any, new: Any) -> bool:
-    """Whether `sac_add` can store transitions."""
-    return kernels.usable(replay.rows, new.obs)
-
-
-def add(replay: Any, /, new: Any) -> None:
-    """What `Replay.add` of sac.py says."""
-    S, capacity, _ = replay.rows.shape
-    obs_size, _, action_size, _ = replay.sizes
-    count = new.rewards.shape[1]
-    memory = {"C": capacity, "added": replay.added, "rows": replay.rows}
-    memory |= {"O": obs_size, "D": action_size}
-    SAC_ADD(S=S, n=count, **memory, **new._asdict())
-    replay.added.add_(count)
 
 
 def takes_update(actor: Any, *args: Any) -> bool:
@@ -69,9 +53,7 @@ def update(
         S=S,
         G=G,
         M=M,
-        O=obs_size,
         D=action_size,
-        C=replay.rows.shape[1],
         P=actor_optimizer.params.shape[1],
         Q=critic_optimizer.params.shape[1],
         actor=mlp.struct(actor.net, actor_optimizer),
@@ -80,8 +62,7 @@ def update(
         of_actor=optim.struct(actor_optimizer, *rates),
         of_critics=optim.struct(critic_optimizer, *rates),
         of_temperature=optim.struct(temperature_optimizer, *rates),
-        added=replay.added,
-        rows=replay.rows,
+        memory=memory.struct(replay, obs_size, action_size),
         draws=draws,
         noise=noise,
         gamma=config.gamma,

@@ -1,4 +1,4 @@
-"""stable-baselines3's A2C, PPO, DQN and SAC, and sb3-contrib's TRPO, with our hyperparameters.
+"""SB3's A2C, PPO, DQN, SAC, TD3 and DDPG, and sb3-contrib's TRPO, with our hyperparameters.
 
     python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 10 --workers 2
 
@@ -16,7 +16,9 @@ What stays SB3's own:
  3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs, ...:
     SB3's own k, k + 1, ... would share start states between neighbouring seeds.
  4. SAC: 1e-6 is added to 1 - tanh(u)^2 before its logarithm.
- 5. Normalisation: VecNormalize updates its statistics with every observation before the policy acts
+ 5. Noise to explore by: TD3 and DDPG add it to the random actions before learning starts, too; an
+    Ornstein-Uhlenbeck process starts anew with each episode, not at the end of a round.
+ 6. Normalisation: VecNormalize updates its statistics with every observation before the policy acts
     on it; ours are updated once per rollout, after it. Rewards are scaled in the same way, except
     that VecNormalize's statistics start with 1e-4 samples of mean 0 and variance 1.
 """
@@ -47,16 +49,21 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from sb3_contrib import TRPO
-from stable_baselines3 import A2C, DQN, PPO, SAC
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import (
+    ActionNoise,
+    NormalActionNoise,
+    OrnsteinUhlenbeckActionNoise,
+)
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import Tensor, nn
 
 from manyseeds import envs
-from manyseeds.algos import a2c, dqn, ppo, sac, trpo
+from manyseeds.algos import a2c, ddpg, dqn, ppo, sac, td3, trpo
 from manyseeds.arguments import read_kwargs
 from manyseeds.benchmarks.measurements.measure import measured, peak_memory
 from manyseeds.cli import (
@@ -83,7 +90,7 @@ class Flags:
     """What this script has besides the flags of the algorithm."""
 
     algo: str = "ppo"
-    """Algorithm: a2c, trpo, ppo, dqn or sac."""
+    """Algorithm: a2c, trpo, ppo, dqn, sac, td3 or ddpg."""
     workers: PositiveInt = 1
     """Number of seeds trained in parallel, each in its own process."""
 
@@ -307,8 +314,8 @@ class DQNBaseline(Baseline):
         }
 
 
-class SACPolicy(SB3Policy):
-    """Samples from SB3's distribution with the noise of algos/sac.py."""
+class SquashedPolicy(SB3Policy):
+    """What SB3's policies of actions from -1 to 1 have in common."""
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """As the environment takes them: SB3's policy has them from -1 to 1."""
@@ -318,6 +325,10 @@ class SACPolicy(SB3Policy):
     def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
         space: Any = self.model.action_space
         return streams.normal(*shape, *space.shape)
+
+
+class SACPolicy(SquashedPolicy):
+    """Samples from SB3's distribution with the noise of algos/sac.py."""
 
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
         mean, log_std, _ = self.policy.actor.get_action_dist_params(obs)
@@ -334,17 +345,71 @@ class SACBaseline(Baseline):
 
     @staticmethod
     def arguments(config: sac.Config) -> dict[str, Any]:
-        same = (
-            "learning_rate buffer_size learning_starts batch_size tau gamma train_freq "
-            "gradient_steps"
-        )
         D = len(config.make_env().spec.action_low)
         return {
-            **{name: getattr(config, name) for name in same.split()},
+            **_from_memory(config),
             "ent_coef": config.alpha or "auto",
             "target_entropy": D * config.target_entropy,
-            "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
         }
+
+
+class TD3Policy(SquashedPolicy):
+    """SB3's deterministic policy, with the noise of algos/td3.py to explore by."""
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        return super().draw(streams, *shape) * self.config.noise_std
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        return (self.policy.actor(obs) + noise).clamp(-1, 1)  # type: ignore[no-any-return]
+
+
+class TD3Baseline(Baseline):
+    """stable_baselines3.TD3"""
+
+    config = td3.Config
+    presets = td3.PRESETS
+    model = TD3
+    policy = TD3Policy
+
+    @staticmethod
+    def arguments(config: td3.Config) -> dict[str, Any]:
+        names = "policy_delay", "target_policy_noise", "target_noise_clip"
+        return _from_memory(config) | {name: getattr(config, name) for name in names}
+
+
+class DDPGBaseline(Baseline):
+    """stable_baselines3.DDPG"""
+
+    config = ddpg.Config
+    presets = ddpg.PRESETS
+    model = DDPG
+    policy = TD3Policy
+
+    @staticmethod
+    def arguments(config: ddpg.Config) -> dict[str, Any]:
+        return _from_memory(config)
+
+
+def _from_memory(config: sac.Config | td3.Config | ddpg.Config) -> dict[str, Any]:
+    """What SB3's SAC, TD3 and DDPG have in common."""
+    same = (
+        "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps"
+    )
+    return {
+        **{name: getattr(config, name) for name in same.split()},
+        "action_noise": _noise(config),
+        "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
+    }
+
+
+def _noise(config: sac.Config | td3.Config | ddpg.Config) -> ActionNoise | None:
+    """The noise to explore by; None: there is none."""
+    if not config.noise_std:
+        return None
+    D = len(config.make_env().spec.action_low)
+    mean, std = np.zeros(D), np.full(D, config.noise_std)
+    is_process = config.noise_type == "ornstein-uhlenbeck"
+    return (OrnsteinUhlenbeckActionNoise if is_process else NormalActionNoise)(mean, std)
 
 
 def _schedule(start: float, anneal: bool) -> float | Callable[[float], float]:
@@ -358,6 +423,8 @@ BASELINES: dict[str, type[Baseline]] = {
     "ppo": PPOBaseline,
     "dqn": DQNBaseline,
     "sac": SACBaseline,
+    "td3": TD3Baseline,
+    "ddpg": DDPGBaseline,
 }
 
 

@@ -231,11 +231,15 @@ LIBRARIES = (
         algo="dqn",
     ),
     *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", algo="ppo"),
-    *_cases(
-        SB3,
-        "--seeds 1 --total-timesteps 128 --learning-starts 100 --batch-size 32 --hidden 64 64",
-        "Pendulum-v1",
-        algo="sac",
+    *(
+        case
+        for algo in ("sac", "td3", "ddpg")
+        for case in _cases(
+            SB3,
+            "--seeds 1 --total-timesteps 128 --learning-starts 100 --batch-size 32 --hidden 64 64",
+            "Pendulum-v1",
+            algo=algo,
+        )
     ),
     *_cases(SB3, f"{ROLLOUT} --critic-epochs 2", "CartPole-v1", algo="trpo"),
     *_cases(

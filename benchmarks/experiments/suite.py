@@ -363,17 +363,22 @@ CONTROL = {  # the environments of each algorithm
     "a2c": CLASSIC,
     "trpo": CLASSIC,
     "dqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),  # discrete actions
-    "sac": ("Pendulum-v1",),
+    "sac": ("Pendulum-v1", "MountainCarContinuous-v0"),
+    "td3": ("Pendulum-v1",),
+    "ddpg": ("Pendulum-v1",),
     "reinforce": ABLATED,
     "grpo": (*ABLATED, "MountainCar-v0"),
 }
-WITH_SB3 = ("ppo", "a2c", "trpo", "dqn", "sac")
+WITH_SB3 = ("ppo", "a2c", "trpo", "dqn", "sac", "td3", "ddpg")
 TARGETS = {  # mean final scores
     ("ppo", "Acrobot-v1"): -85.0,
     ("ppo", "MountainCarContinuous-v0"): 90.0,
     ("ppo", "Pendulum-v1"): -180.0,
     ("dqn", "MountainCar-v0"): -115.0,
     ("sac", "Pendulum-v1"): -160.0,
+    ("sac", "MountainCarContinuous-v0"): 90.0,
+    ("td3", "Pendulum-v1"): -160.0,
+    ("ddpg", "Pendulum-v1"): -160.0,
     ("reinforce", "CartPole-v1"): 475.0,
     ("grpo", "CartPole-v1"): 475.0,
     ("grpo", "Acrobot-v1"): -95.0,

@@ -62,8 +62,8 @@ struct step {
   int S, K, count, threads;
   const optimizer *optimizer;
   const float *const *gradients;  // [count] of [S, K, size]; null: zero
-  const int64_t *sizes;           // [count], floats of a network's parameter
-  const int64_t *strides;         // [2, count], floats between the gradients of seeds and networks
+  const int64_t *sizes;           // of count, floats of a network's parameter
+  const int64_t *strides;         // of 2 count, floats between the gradients of seeds and networks
   const unsigned char *mask;      // [S]; false: this seed stays as it is; null: all move
   float *norms;                   // [S], before clipping
 };

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from manyseeds import kernels
@@ -55,8 +54,10 @@ def step(
     parameters: Sequence[Tensor] = optimizer.parameters
     S, K = parameters[0].shape[:2]
     grads = [None if p.grad is None else rows_whole(p.grad) for p in parameters]
-    strides = [[0, 0] if g is None else list(g.stride()[:2]) for g in grads]
-    pointers = (ctypes.c_void_p * len(grads))(*[None if g is None else g.data_ptr() for g in grads])
+    # Arrays of ctypes: tensors take several times as long to make.
+    pointers = array(ctypes.c_void_p, [None if g is None else g.data_ptr() for g in grads])
+    between = [0 if g is None else g.stride(d) for d in (0, 1) for g in grads]
+    sizes, strides = array(ctypes.c_int64, map(size_of, parameters)), array(ctypes.c_int64, between)
     norms = optimizer.params.new_empty(S)
     STEP(
         S=S,
@@ -64,14 +65,25 @@ def step(
         count=len(grads),
         optimizer=struct(optimizer, lr, max_grad_norm),
         gradients=ctypes.addressof(pointers),
-        sizes=torch.tensor([p[0, 0].numel() for p in parameters]),
-        strides=torch.tensor(strides).mT,
+        sizes=ctypes.addressof(sizes),
+        strides=ctypes.addressof(strides),
         mask=mask,
         norms=norms,
     )
     for p in parameters:
         p.grad = None
     return norms
+
+
+def array(kind: Any, values: Iterable[Any]) -> Any:
+    """An array in C."""
+    numbers = list(values)
+    return (kind * len(numbers))(*numbers)
+
+
+def size_of(p: Tensor) -> int:
+    """The floats of a network's parameter."""
+    return p.numel() // (p.shape[0] * p.shape[1])
 
 
 def rows_whole(gradient: Tensor) -> Tensor:

@@ -18,10 +18,12 @@ typedef struct {
   const environment *environment;
   const policy *policy;
   const float *low, *high;  // [D], the bounds of actions; null: discrete
-  // [D], what -1 and 1 stand for where an action is tanh of a Gaussian, whose log_std are outputs
-  // behind the means; null: it is not
+  // [D], what -1 and 1 stand for where an action is tanh of a mean, or of a Gaussian, whose log_std are
+  // outputs behind the means; null: it is neither
   const float *squashed_low;   // [D]; null
   const float *squashed_high;  // [D]; null
+  int gaussian;                // or only means
+  int explores;                // noise is (behind that of the Gaussian) for adding to squashed actions
 } players;
 
 static long largest(int A, const float *logits, const float *noise) {
@@ -37,11 +39,18 @@ static long largest(int A, const float *logits, const float *noise) {
   return best;
 }
 
-// A component of an action from -1 to 1. Noise that is the action is uniform, from 0 to 1.
-static float squashed_action(const players *p, float mean, float log_std, const float *noise) {
+// Component d of an action from -1 to 1. Noise that is the action is uniform, from 0 to 1.
+static float squashed_action(const players *p, int d, const float *outputs, const float *noise) {
+  const float mean = outputs[d];
   if (!noise) return tanh_of_one(mean);
-  if (p->noise_is_action) return 2 * *noise - 1;
-  return tanh_of_one(mean + exp_of_one(clamp(log_std, LOG_STD_MIN, LOG_STD_MAX)) * *noise);
+  if (p->noise_is_action) return 2 * noise[d] - 1;
+  float squashed = tanh_of_one(mean);
+  if (p->gaussian) {
+    const float log_std = clamp(outputs[p->D + d], LOG_STD_MIN, LOG_STD_MAX);
+    squashed = tanh_of_one(mean + exp_of_one(log_std) * noise[d]);
+  }
+  if (p->explores) squashed = clamp(squashed + noise[p->gaussian * p->D + d], -1, 1);
+  return squashed;
 }
 
 // The action for a network's outputs, greedy without noise. A continuous one is written to sampled
@@ -53,13 +62,13 @@ static action choose_action(const players *p, int s, const float *outputs, const
     const int A = p->policy->networks->columns[0];
     return (action){.index = largest(A, outputs, p->noise_is_action ? 0 : noise)};
   }
-  const float *log_std = p->squashed_low ? outputs + p->D : p->policy->log_std + s * p->policy->stride;
   for (int d = 0; d < p->D; d++) {
-    if (!p->squashed_low) {
-      sampled[d] = outputs[d] + (noise ? exp_of_one(log_std[d]) * noise[d] : 0);
-    } else {
-      const float share = (squashed_action(p, outputs[d], log_std[d], noise ? noise + d : 0) + 1) / 2;
+    if (p->squashed_low) {
+      const float share = (squashed_action(p, d, outputs, noise) + 1) / 2;
       sampled[d] = p->squashed_low[d] * (1 - share) + p->squashed_high[d] * share;
+    } else {
+      const float *log_std = p->policy->log_std + s * p->policy->stride;
+      sampled[d] = outputs[d] + (noise ? exp_of_one(log_std[d]) * noise[d] : 0);
     }
     inside[d] = clamp(sampled[d], p->low[d], p->high[d]);
   }

@@ -34,9 +34,10 @@ class PolicyKernel(NamedTuple):
     stats: Any = None  # RunningStats of observations; None: they are not normalised
     log_std: Tensor | None = None  # [S, 1, 1, D], of continuous actions
     noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
-    # Actions are tanh of a Gaussian, whose log_std are outputs behind the means, with -1 and 1 at
-    # these, [D] each.
+    # Actions are tanh of a mean, or of a Gaussian, whose log_std are outputs behind the means, with
+    # -1 and 1 at these, [D] each.
     squashed_to: tuple[Tensor, Tensor] | None = None
+    explores: bool = False  # squashed actions have noise added, behind that of the Gaussian
 
     def usable(self, *tensors: Tensor) -> bool:
         """Whether C can act, with states and noise."""
@@ -47,8 +48,13 @@ class PolicyKernel(NamedTuple):
         """Numbers of noise that an action takes."""
         outputs: int = self.networks.outputs[0]
         if self.squashed_to:
-            return outputs // 2
+            D = len(self.squashed_to[0])
+            return D if self.noise_is_action else D * (self.is_gaussian() + self.explores)
         return 1 if self.noise_is_action else outputs
+
+    def is_gaussian(self) -> bool:
+        """Whether squashed actions are of a Gaussian."""
+        return self.squashed_to is not None and self.networks.outputs[0] > len(self.squashed_to[0])
 
 
 class Rollout(NamedTuple):
@@ -98,7 +104,8 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
     box = spec.action_low, spec.action_high
     ends = acting.squashed_to or (None, None)
     where = [x if x is None else x.data_ptr() for x in ends]
-    key = environment, box, spec.obs_size, N, P, acting.noise_is_action, *where
+    kinds = acting.noise_is_action, acting.explores
+    key = environment, box, spec.obs_size, N, P, *kinds, *where
     kept: dict[Any, ctypes.Structure] = vars(as_c).setdefault("players", {})
     if key not in kept:
         low, high = bounds(spec) if spec.continuous else (None, None)
@@ -111,6 +118,8 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
             noise_is_action=acting.noise_is_action,
             squashed_low=ends[0],
             squashed_high=ends[1],
+            gaussian=acting.is_gaussian(),
+            explores=acting.explores,
             environment=environment,
             policy=as_c,
             low=low,

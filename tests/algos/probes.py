@@ -42,6 +42,14 @@ class Counter(envs.NativeEnv):
         return physics[..., 0] >= self.terminal_at
 
 
+class Slider(Counter):
+    """Counter with an action of one component between -1 and 3."""
+
+    def __init__(self, terminal_at: int = 10**6, time_limit: int = 10**6) -> None:
+        super().__init__(terminal_at, time_limit)
+        self.spec = envs.EnvSpec("Slider", time_limit, (), (-1.0,), (3.0,), obs_size=1)
+
+
 class Endless(Counter):
     """Nothing changes and every step pays 1, for ever: V = 1 / (1 - gamma).
 

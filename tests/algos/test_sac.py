@@ -27,7 +27,7 @@ from manyseeds.benchmarks.baselines import sb3_baseline
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
 from tests.algos import probes
-from tests.algos.probes import Counter
+from tests.algos.probes import Slider
 
 SPEC = envs.make("Pendulum-v1").spec
 SEEDS = [0, 1]
@@ -314,14 +314,6 @@ def test_a_small_alpha_is_not_a_learned_one() -> None:
 # ---- The memory and the rhythm -----------------------------------------------------------------
 
 
-class Slider(Counter):
-    """The same with an action of one component between -1 and 3."""
-
-    def __init__(self, terminal_at: int = 10**6, time_limit: int = 10**6) -> None:
-        super().__init__(terminal_at, time_limit)
-        self.spec = envs.EnvSpec("Slider", time_limit, (), (-1.0,), (3.0,), obs_size=1)
-
-
 train_on = partial(probes.train_on, sac, seeds=2)
 SMALL: dict[str, Any] = {"total_timesteps": 60, "batch_size": 4, "hidden": (8,)}
 
@@ -386,17 +378,17 @@ def test_rhythm_of_updates(
 
 
 @pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("policy", ["Actor", "Uniform"])
+@pytest.mark.parametrize("policy", ["Actor", "Uniform", "Exploring"])
 def test_rollouts_are_acted_as_the_file_says(policy: str) -> None:
     """In C as in PyTorch, sampled and greedily, to rounding."""
     config = sac.Config(hidden=(16, 5))
     env = config.make_env()
     actor = sac.Actor(env.spec, config, SeedStreams(SEEDS, "init"))
-    acting: Any = actor if policy == "Actor" else sac.Uniform(actor)
+    acting: Any = actor if policy == "Actor" else getattr(sac, policy)(actor)
     streams = SeedStreams(SEEDS, "train")
-    draw = streams.normal if policy == "Actor" else streams.uniform
+    draw = streams.uniform if policy == "Uniform" else streams.normal
     state, obs = env.reset(streams.uniform(4, env.initial_noise))
-    noise = draw(12, 4, 1), streams.uniform(12, 4, env.noise_size)
+    noise = draw(12, 4, 2 if policy == "Exploring" else 1), streams.uniform(12, 4, env.noise_size)
     *_, steps = envs.rollout(env, acting, state, obs, *noise)
     expected = acting.act(steps.obs.flatten(1, 2), noise[0].flatten(1, 2))
     torch.testing.assert_close(steps.actions.flatten(1, 2), expected)
