@@ -34,6 +34,8 @@ PPO = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2, "total
 A2C = {"num_envs": 4, "num_steps": 16, "total_timesteps": 128}
 TRPO = {"num_envs": 2, "num_steps": 32, "critic_epochs": 1, "total_timesteps": 64}
 DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_timesteps": 300}
+PROCESS = {"noise_type": "ornstein-uhlenbeck", "noise_std": 9.0}
+FAST = {"tau": 0.5, "gamma": 0.5}
 SAC = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 60}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
 REINFORCE = {"episodes": 3, "critic_updates": 2, "total_timesteps": 200}
@@ -46,6 +48,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "dqn": {**DQN, "target_update_interval": 100},
     "grpo": GRPO,
     "sac": SAC,
+    "td3": SAC,
+    "ddpg": SAC,
     "reinforce": REINFORCE,
     "q_learning": TABULAR,
     "sarsa": TABULAR,
@@ -161,6 +165,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
         ("Actor.squashed", "- self.low) - 1", "- self.low)"),
         ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
+        ("Exploring.act", "[0] + added", "[0] - added", {"noise_std": 0.3}),
         ("Critics.forward", "torch.stack(self.q(", "3 * torch.stack(self.q("),
         ("Temperature.forward", "detach().exp()", "detach().cosh()"),
         ("Temperature.loss", "return -self.log_alpha", "return self.log_alpha"),
@@ -172,6 +177,55 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
         ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
         ("update", "critics(batch.obs, actions), alpha)", "target(batch.obs, actions), alpha)"),
+    ],
+    "td3": [
+        ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
+        ("Actor.forward", ".tanh()", ".sin()"),
+        ("Actor.act", "(squashed + noise)", "(squashed - noise)"),
+        ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
+        ("Actor.squashed", "- self.low) - 1", "- self.low)"),
+        ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
+        ("ActionNoise.draw", "noise = noise * broadcast", "noise = 2 * noise * broadcast"),
+        ("ActionNoise.draw", "+ change * 0.1", "- change * 0.1", PROCESS),
+        ("ActionNoise.end", "fill_(done.any(1)", "fill_(~done.any(1)", PROCESS),
+        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+        ("Replay.add", "(new.rewards, new", "(2 * new.rewards, new"),
+        ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
+        ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+        ("Critics.__init__", '(1, 1), "relu")', '(1, 1, 1), "relu")'),
+        ("Critics.forward", "torch.stack(self.q(", "3 * torch.stack(self.q("),
+        ("smoothed", "broadcast(std, noise) * noise", "3 * broadcast(std, noise) * noise"),
+        ("td_target", "next_q_values.amin(0)", "next_q_values.amax(0)"),
+        ("critic_loss", "- targets).square()", "- targets).abs()"),
+        ("actor_loss", "-q_values[0]", "-q_values[1]"),
+        ("update", "policy_delay == 0", "policy_delay == 1"),
+        (
+            "update",
+            "update_target(target_actor, actor",
+            "update_target(target_actor, target_actor",
+            FAST,
+        ),
+    ],
+    "ddpg": [
+        ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
+        ("Actor.forward", ".tanh()", ".sin()"),
+        ("Actor.act", "(squashed + noise)", "(squashed - noise)"),
+        ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
+        ("Actor.squashed", "- self.low) - 1", "- self.low)"),
+        ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
+        ("ActionNoise.draw", "noise = noise * broadcast", "noise = 2 * noise * broadcast"),
+        ("ActionNoise.draw", "+ change * 0.1", "- change * 0.1", PROCESS),
+        ("ActionNoise.end", "fill_(done.any(1)", "fill_(~done.any(1)", PROCESS),
+        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+        ("Replay.add", "(new.rewards, new", "(2 * new.rewards, new"),
+        ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
+        ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+        ("Critic.__init__", '(1,), "relu")', '(1,), "tanh")'),
+        ("Critic.forward", "dim=-1)).squeeze(-1)", "dim=-1)).squeeze(-1) * 2"),
+        ("td_target", "+ broadcast(gamma, rewards)", "- broadcast(gamma, rewards)"),
+        ("critic_loss", "- targets).square()", "- targets).abs()"),
+        ("actor_loss", "-q_values", "-2 * q_values.tanh()"),
+        ("update", "critic(batch.obs, actor(", "target_critic(batch.obs, actor("),
     ],
     "grpo": [
         ("evaluate_samples", "wanted, advantages.flatten(1)", "wanted, -advantages.flatten(1)"),
