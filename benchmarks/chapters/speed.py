@@ -91,8 +91,10 @@ def summary(stored: Stored, seeds: int = SHOWN_SEEDS) -> str:
     by_env: dict[str, list[str]] = {ENV: []}
     for name, rows in against_sb3(stored, seeds).items():
         peers = f" ({text})" if (text := peers_text(rows)) else ""
-        text = f"{display(SUBJECTS[name].algo)} {times(rows[OURS]['ratio'])}{peers}"
-        by_env.setdefault(SUBJECTS[name].env, []).append(text)
+        subject = SUBJECTS[name]
+        sizes = f" with networks {subject.sizes}" if subject.sizes else ""
+        text = f"{display(subject.algo)}{sizes} {times(rows[OURS]['ratio'])}{peers}"
+        by_env.setdefault(subject.env, []).append(text)
     if not by_env[ENV]:
         return ""
     which = "one seed" if seeds == 1 else f"{seeds} seeds trained at once"

@@ -15,6 +15,8 @@ TRPO: its preset, 2 environments x 512 steps, 20 passes of the values in minibat
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
 (Huber loss and gradient clip 10 on both sides, because SB3 has no other loss). rejax's DQN gets the
 same network, and ten environments, so that it too updates every 10 timesteps.
+SAC, TD3 and DDPG: the sizes of their presets on Pendulum-v1, a gradient step of 256 transitions
+after each timestep, but learning from timestep 100 on; SAC also with 64-64 networks and 64.
 Q-learning and SARSA: their presets on FrozenLake-v1. SB3 has no tabular algorithms, so the
 reference is one seed of ours.
 
@@ -94,12 +96,13 @@ class Subject:
     seeds: tuple[int, ...] = (1, 10, 32)
     seeds_on_cuda: tuple[int, ...] = (10, 1024, 8192)
     peers: tuple[str, ...] = ("sb3",)  # others too where their settings can be made the same
+    sizes: str = ""  # of networks and minibatch, where an environment has several
 
 
 def subjects_of(algo: str) -> dict[str, Subject]:
-    """What is timed of an algorithm, as its facts say: `ppo`, then `ppo-Pendulum-v1`."""
+    """What is timed of an algorithm, as its facts say: `ppo`, `ppo-Pendulum-v1`; `sac-64-64`."""
     subjects = [Subject(algo, **timed) for timed in catalog.facts(algo).timed]
-    return {f"{algo}-{x.env}" if i else algo: x for i, x in enumerate(subjects)}
+    return {f"{algo}-{x.sizes or x.env}" if i else algo: x for i, x in enumerate(subjects)}
 
 
 SUBJECTS = {
@@ -120,8 +123,8 @@ class Config(ScriptConfig):
     seeds: tuple[PositiveInt, ...] = ()
     """Batch sizes in seeds (default: 1 10 32, tabular 1 10 100 1000, CUDA 10 1024 8192)."""
     algos: tuple[str, ...] = ()
-    """Algorithms, with another environment `ppo-Pendulum-v1` (default: all; on CUDA those with
-    networks, on CartPole-v1)."""
+    """Algorithms, also with another environment, `ppo-Pendulum-v1`, or other networks, `sac-64-64`
+    (default: all; on CUDA those with networks)."""
     core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to (not on CUDA)."""
 
@@ -275,7 +278,9 @@ def cells(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def title(algo: str) -> str:
-    return f"{display(SUBJECTS[algo].algo)} on {SUBJECTS[algo].env}"
+    subject = SUBJECTS[algo]
+    sizes = f", networks {subject.sizes}" if subject.sizes else ""
+    return f"{display(subject.algo)} on {subject.env}{sizes}"
 
 
 @failing_in_one_line()
