@@ -81,6 +81,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "grpo CartPole-v1": {},
     "grpo Pendulum-v1": {"groups": 1, "group_size": 4, "epochs": 2},
     "sac Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
+    "sac_discrete CartPole-v1": FEW_UPDATES,
     "q_learning FrozenLake-v1": {},
     "q_learning CartPole-v1": {},
     "sarsa Taxi-v4": {},
