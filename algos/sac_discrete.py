@@ -12,11 +12,12 @@ are vectors over the A actions: an expectation over actions is a sum, where SAC 
     L_pi    = E[ pi(s)^T [ alpha log pi(s) - min_i Q_i(s) ] ]
     L_alpha = -log(alpha) E[ pi(s)^T [ log pi(s) + H ] ], H = 0.98 log A by default
 
-Differences from the author's SAC_Discrete.py: log pi is a log-softmax (there log of probabilities,
-with 1e-8 in the place of 0), L_Q has the factor 1/2, gradients are not clipped. From CleanRL's
-sac_atari.py: H is 0.89 log A there, L_Q has no 1/2, L_pi and L_alpha are divided by A, and L_alpha
-has alpha in the place of log(alpha). Adam's epsilon is 1e-4 in both, here 1e-8, as SB3's. The other
-defaults are those of SB3's SAC.
+Differences from the author's code (p-christ's SAC_Discrete.py at c2da672, which has H's 0.98): log
+pi is a log-softmax (there the log of probabilities, with 1e-8 in the place of 0), L_Q has the
+factor 1/2, gradients are not clipped. From CleanRL's sac_atari.py at 004f8a0: H is 0.89 log A
+there, L_Q has no 1/2, L_pi and L_alpha are divided by A, and L_alpha has alpha in the place of
+log(alpha). Adam's epsilon is 1e-4 in both, here 1e-8, as SB3's. The other defaults are those of
+SB3's SAC.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
