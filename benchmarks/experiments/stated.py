@@ -33,11 +33,11 @@ PRESET_SEARCHES = {
     "MountainCarContinuous-v0": ("--seeds 10 --cut 0.5", ACTIONS),
     "Pendulum-v1": ("--seeds 10 --cut 0.5", ACTIONS),
 }
-# Of SAC for discrete actions: trials, seeds, share of the timesteps.
+# Of SAC for discrete actions: trials, seeds, share of the timesteps; about an hour each.
 SAC_DISCRETE_SEARCHES = {
-    "CartPole-v1": "--trials 24 --seeds 4 --cut 0.4",
-    "Acrobot-v1": "--trials 16 --seeds 3 --cut 0.15",
-    "MountainCar-v0": "--trials 16 --seeds 3 --cut 0.5",
+    "CartPole-v1": "--trials 24 --seeds 4 --cut 0.4 --fresh-seeds 10",
+    "Acrobot-v1": "--trials 16 --seeds 3 --cut 0.15 --finalists 2 --fresh-seeds 10",
+    "MountainCar-v0": "--trials 16 --seeds 3 --cut 0.5 --finalists 2 --fresh-seeds 10",
 }
 # What is varied changes no shape: all configurations are one batch.
 AROUND_DEFAULTS = {
