@@ -33,7 +33,7 @@ PRESET_SEARCHES = {
     "MountainCarContinuous-v0": ("--seeds 10 --cut 0.5", ACTIONS),
     "Pendulum-v1": ("--seeds 10 --cut 0.5", ACTIONS),
 }
-# Of SAC for discrete actions: trials, seeds, share of the timesteps; about an hour each.
+# Of SAC for discrete actions: trials, seeds, share of the timesteps; up to two hours of a core.
 SAC_DISCRETE_SEARCHES = {
     "CartPole-v1": "--trials 24 --seeds 4 --cut 0.4 --fresh-seeds 10",
     "Acrobot-v1": "--trials 16 --seeds 3 --cut 0.15 --finalists 2 --fresh-seeds 10",
