@@ -1,8 +1,9 @@
 """Searches whose spaces were stated before they were run: `benchmarks/search.py --stated NAME`.
 
 `preset/ENV`: PPO in ten minutes of one core, without the preset's own point, which no random draw
-hits. `target/...`: what is still missing. `sensitivity/ALGO/ENV`: random configurations around an
-algorithm's defaults, the same ones on every environment.
+hits. `preset/sac_discrete/ENV`: SAC for discrete actions, otherwise with its preset, which has the
+rhythm of DQN's. `target/...`: what is still missing. `sensitivity/ALGO/ENV`: random configurations
+around an algorithm's defaults, the same ones on every environment.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ DQN_SPACE = (
     "gradient_steps=32,128 exploration_fraction=linear:0.05:0.5 max_grad_norm=0,1,10 "
     "exploration_final_eps=linear:0.01:0.15 hidden=64-64,120-84,256-256 loss=huber,mse"
 )
+# Changes no shape: all configurations are one batch.
+SAC_DISCRETE_SPACE = "learning_rate=log:3e-4:5e-3 tau=log:0.005:0.5 target_entropy=linear:0.05:0.98"
 ACTIONS = " log_std_init=linear:-1:1"
 
 # By environment: seeds, share of the timesteps, minutes for the trials.
@@ -29,6 +32,12 @@ PRESET_SEARCHES = {
     "MountainCar-v0": ("--seeds 5 --cut 0.2", ""),
     "MountainCarContinuous-v0": ("--seeds 10 --cut 0.5", ACTIONS),
     "Pendulum-v1": ("--seeds 10 --cut 0.5", ACTIONS),
+}
+# Of SAC for discrete actions: trials, seeds, share of the timesteps; up to two hours of a core.
+SAC_DISCRETE_SEARCHES = {
+    "CartPole-v1": "--trials 24 --seeds 4 --cut 0.4 --fresh-seeds 10",
+    "Acrobot-v1": "--trials 16 --seeds 3 --cut 0.15 --finalists 2 --fresh-seeds 10",
+    "MountainCar-v0": "--trials 16 --seeds 3 --cut 0.5 --finalists 2 --fresh-seeds 10",
 }
 # What is varied changes no shape: all configurations are one batch.
 AROUND_DEFAULTS = {
@@ -57,6 +66,11 @@ def searches() -> dict[str, str]:
         found[f"preset/{env}"] = (
             f"--algo ppo --env {env} --sampler tpe --minutes 6 {budget} {SEEDS} "
             f"--vary {PPO_SPACE}{more}"
+        )
+    for env, budget in SAC_DISCRETE_SEARCHES.items():
+        found[f"preset/sac_discrete/{env}"] = (
+            f"--algo sac_discrete --env {env} --sampler random {budget} {SEEDS} "
+            f"--vary {SAC_DISCRETE_SPACE}"
         )
     for number in (1, 2):  # the second with another space than the first
         space = PPO_SPACE + ACTIONS if number == 1 else PPO_SPACE + " hidden=64-64,128-128,256"

@@ -84,6 +84,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "sac MountainCarContinuous-v0": {"hidden": (16, 16), "batch_size": 32, "learning_starts": 500},
     "td3 Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
     "ddpg Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
+    "sac_discrete CartPole-v1": FEW_UPDATES,
     "q_learning FrozenLake-v1": {},
     "q_learning CartPole-v1": {},
     "sarsa Taxi-v4": {},

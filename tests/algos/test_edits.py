@@ -37,6 +37,7 @@ DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_tim
 PROCESS = {"noise_type": "ornstein-uhlenbeck", "noise_std": 9.0}
 FAST = {"tau": 0.5, "gamma": 0.5}
 SAC = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 60}
+SAC_DISCRETE = {**SAC, "target_entropy": 0.5}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
 REINFORCE = {"episodes": 3, "critic_updates": 2, "total_timesteps": 200}
 TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 500}
@@ -50,6 +51,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "sac": SAC,
     "td3": SAC,
     "ddpg": SAC,
+    "sac_discrete": SAC_DISCRETE,
     "reinforce": REINFORCE,
     "q_learning": TABULAR,
     "sarsa": TABULAR,
@@ -226,6 +228,31 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("critic_loss", "- targets).square()", "- targets).abs()"),
         ("actor_loss", "-q_values", "-2 * q_values.tanh()"),
         ("update", "critic(batch.obs, actor(", "target_critic(batch.obs, actor("),
+    ],
+    "sac_discrete": [
+        (
+            "Actor.forward",
+            "Categorical(self.net.only(0, obs))",
+            "Categorical(self.net.only(0, -obs))",
+        ),
+        ("Actor.logprobs", "log_softmax(-1)", "log_softmax(-1) / 2"),
+        ("Actor.act", "policy.sample(noise)", "policy.sample(-noise)"),
+        ("Uniform.act", "noise.squeeze(-1).long()", "1 - noise.squeeze(-1).long()"),
+        ("Critics.__init__", "spec.num_actions, spec.num_actions", "3 * (spec.num_actions,)"),
+        ("Critics.forward", "torch.stack(self.q(obs))", "3 * torch.stack(self.q(obs))"),
+        ("Temperature.__init__", "given = config", "given = 2 * config", {"alpha": 0.3}),
+        ("Temperature.__init__", "= math.log(", "= 9 * math.log("),
+        ("Temperature.forward", "detach().exp()", "detach().cosh()"),
+        ("Temperature.loss", "return -self.log_alpha", "return self.log_alpha"),
+        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+        ("Replay.add", "(new.actions, new.rewards", "(new.actions, 2 * new.rewards"),
+        ("expectation", "(logprobs.exp() * values).sum", "(logprobs.exp() * values).mean"),
+        ("td_target", "next_q_values.amin(0)", "next_q_values.amax(0)"),
+        ("td_target", " * ~terminated", ""),
+        ("critic_loss", "- targets).square()", "- targets).abs()"),
+        ("actor_loss", "* logprobs - q_values", "* logprobs + q_values"),
+        ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+        ("update", "all_q_values = critics(batch.obs)", "all_q_values = target(batch.obs)"),
     ],
     "grpo": [
         ("evaluate_samples", "wanted, advantages.flatten(1)", "wanted, -advantages.flatten(1)"),

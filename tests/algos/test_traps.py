@@ -23,6 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "a2c": {"num_envs": 4, "num_steps": 8},
     "trpo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "critic_epochs": 2},
     "dqn": {"num_envs": 4, "train_freq": 8, "batch_size": 8, "learning_starts": 0},
+    "sac_discrete": {"num_envs": 4, "train_freq": 8, "batch_size": 8, "learning_starts": 0},
     "reinforce": {"episodes": 4, "weight": "baseline", "critic_updates": 2},
     "grpo": {"groups": 2, "group_size": 2, "minibatch_size": 8, "epochs": 2},
 }
