@@ -1,34 +1,35 @@
-"""Rainbow (Hessel et al., 2018, arXiv 1710.02298): DQN with six parts, each of which can be off.
+"""Rainbow (Hessel et al., 2018, arXiv 1710.02298): DQN with six parts that can be off.
 
     python algos/rainbow.py --env CartPole-v1
 
-With all parts off this is algos/dqn.py. The parts, for transitions of a replay memory:
+With all parts off this is algos/dqn.py. The parts, for transitions (s, a, r, s') of a memory:
 
-    n_steps        R = sum_{j<k} gamma^j r_j, and gamma^k for what follows the k-th   (Sutton, 1988)
-                   next state s'; k = n, or fewer where the episode or the memory ends; nothing
-                   follows a terminal state, but the final state of a truncated episode
-    double         a* = argmax_a Q(s', a); otherwise a* = argmax_a Q_target(s', a)    (van Hasselt
-                                                                                    et al., 2016)
-    dueling        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')                      (Wang et al.,
-                                                                                    2016, eq. 9)
-    distribution   categorical: Z atoms z_i from v_min to v_max, p = softmax of the outputs,
-                   Q = sum_i p_i z_i, L = -sum_i m_i log p_i(s, a), m the          (Bellemare et
-                   projection of p_target(s', a*) at R + gamma^k z_j onto z          al., 2017)
-                   quantile: Z outputs theta_i, at tau_i = (i + 1/2) / Z, Q their mean,
-                   L = sum_i E_j[ |tau_i - 1{d < 0}| huber(d) ],                   (Dabney et al.,
-                   d = R + gamma^k theta_target_j(s', a*) - theta_i(s, a)          2018, eq. 10)
-                   none: L = huber(y - Q(s, a)) or its square, y = R + gamma^k Q_target(s', a*)
-    prioritized    P(i) = p_i^alpha / sum_j p_j^alpha, L weighted by               (Schaul et al.,
-                   (P(i) / min_j P(j))^-beta, j in the minibatch, beta -> 1        2016, section 3)
-                   p = 1e-6 + |y - Q|, or the KL divergence KL(m || p), or the quantiles' L
-    noisy          w = mu + sigma f(e_in) f(e_out)^T, b = mu + sigma f(e_out),     (Fortunato et al.,
-                   f(x) = sgn(x) sqrt |x|, e normal; no epsilon                    2018, eqs. 10, 11)
+n_steps (Sutton, 1988), k = n, or fewer where the episode or the memory ends:
+    R = sum_{j<k} gamma^j r_j, and s' is the state after k steps                            (1)
+    a terminal s' is worth 0, the final state of a truncated episode is not
+double (van Hasselt et al., 2016):
+    a* = argmax_a Q(s', a)            without: a* = argmax_a Q_target(s', a)                (2)
+dueling (Wang et al., 2016, eq. 9):
+    Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), of each atom or quantile                   (3)
+distribution none:
+    L = huber(y - Q(s, a)) or its square, y = R + gamma^k Q_target(s', a*)                  (4)
+distribution categorical (Bellemare et al., 2017), atoms z_i from v_min to v_max:
+    p = softmax of the outputs, Q = sum_i p_i z_i, L = -sum_i m_i log p_i(s, a)             (5)
+    m: the probabilities p_target(s', a*), projected from R + gamma^k z onto z
+distribution quantile (Dabney et al., 2018, eq. 10), outputs theta_i at tau_i = (i + 1/2) / Z:
+    Q = mean_i theta_i, L = sum_i mean_j |tau_i - 1{d_ij < 0}| huber(d_ij)                  (6)
+    d_ij = R + gamma^k theta_target_j(s', a*) - theta_i(s, a)
+prioritized (Schaul et al., 2016), p = 1e-6 + |y - Q|, or KL(m || p), or the L of quantiles:
+    P(i) = p_i^alpha / sum_j p_j^alpha                                                      (7)
+    L is weighted by (P(i) / min_j P(j))^-beta, j in the minibatch, beta annealed to 1      (8)
+noisy (Fortunato et al., 2018, eqs. 10 and 11), in the place of epsilon:
+    w = mu + sigma f(e_in) f(e_out)^T, b = mu + sigma f(e_out), f(x) = sgn(x) sqrt |x|      (9)
 
-Differences from the paper: plain Adam and the rhythm of DQN's presets; V and A are networks of
-their own, as no layer here is as large as the shared ones of Atari; all layers are noisy. A sample
-of the noise is kept for the F steps between two updates; the network's for s and s' is one, the
-target's another one; evaluations use the means. Differences from SB3's DQN are those of algos/dqn.py.
-sb3-contrib's QR-DQN is the quantile distribution alone, with the Huber loss whatever `loss` says.
+Differences from the paper: the rhythm and Adam of DQN's presets; V and A are networks of their own
+that share no layer; all layers are noisy. The noise is drawn anew for each round of F steps, and
+for each gradient step: one sample for the network, at s and s', another one for the target network.
+Evaluations use the means of the weights. Without the other parts, n_steps are SB3's DQN (see
+algos/dqn.py for the differences), and quantiles are sb3-contrib's QR-DQN.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
@@ -120,6 +121,8 @@ class Config(ControlConfig):
     """Timesteps of random actions before the first update."""
     learning_rate: PerRow[Positive] = 2.5e-4
     """Learning rate of Adam."""
+    adam_eps: Positive = 1e-8
+    """Adam's epsilon. Rainbow's paper has 1.5e-4, that of QR-DQN 0.01 / 32."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     target_update_interval: PositiveInt = 500
@@ -230,9 +233,9 @@ class QNetwork(nn.Module):
 
     def support(self, like: Tensor) -> Tensor:
         """The atoms, [Z] or [S, ..., Z] as outputs [S, ..., Z]."""
-        share = torch.linspace(0, 1, self.shape[1], dtype=like.dtype, device=like.device)
-        low, high = (broadcast(bound, like) for bound in self.bounds)
-        return low + (high - low) * share
+        Z, (v_min, v_max) = self.shape[1], self.bounds
+        numbers = torch.arange(Z, dtype=like.dtype, device=like.device)
+        return broadcast(v_min, like) + broadcast((v_max - v_min) / (Z - 1), like) * numbers
 
     @property
     def noise_size(self) -> int:
@@ -395,11 +398,11 @@ class Replay:
 
     def sample(self, places: Tensor, n_steps: int, gamma: float | Tensor) -> Batch:
         """Up to n_steps steps from each of the places [S, M] on."""
-        N, O, capacity = self.num_envs, self.obs_size, self.rows.shape[1]
+        N, capacity, width = self.num_envs, self.rows.shape[1], self.rows.shape[2]
         age = (self.added - 1 - places) % capacity  # 0: the newest
         steps = torch.arange(n_steps, device=places.device)
         rows = self.rows_at((places.unsqueeze(-1) + N * steps) % capacity)  # [S, M, n, ...]
-        _, rewards, terminated, truncated = rows[..., 2 * O :].unbind(-1)
+        _, rewards, terminated, truncated = rows[..., -4:].unbind(-1)
         # Of an environment's newest transition nothing is known that follows, as if truncated.
         is_last = (terminated + truncated > 0) | (age.unsqueeze(-1) < N * (steps + 1))
         going, last = torch.ones_like(age, dtype=torch.bool), torch.zeros_like(age)
@@ -410,18 +413,19 @@ class Replay:
             discount = torch.where(going, discount * factor, discount)
             last = torch.where(going, k, last)
             going = going & ~is_last[..., k]
-        final = rows.gather(2, last[..., None, None].expand(*age.shape, 1, rows.shape[-1]))
+        final = rows.gather(2, last[..., None, None].expand(*age.shape, 1, width))
         final = final.squeeze(2)
         # Only a termination ends the sum of rewards, a truncation does not.
-        discount = discount * (final[..., 2 * O + 2] == 0)
-        first, actions = rows[:, :, 0, :O], rows[:, :, 0, 2 * O].long()
-        return Batch(first, actions, total, discount, final[..., O : 2 * O])
+        discount = discount * (final[..., -2] == 0)
+        obs, actions = rows[:, :, 0, : self.obs_size], rows[:, :, 0, -4].long()
+        return Batch(obs, actions, total, discount, final[..., self.obs_size : -4])
 
     def set_priorities(self, places: Tensor, errors: Tensor, alpha: float | Tensor) -> None:
         """Priorities (errors + SMALLEST)^alpha at places, both [S, M]."""
         assert self.priorities is not None
-        leaves = (errors.double() + SMALLEST).pow(broadcast(alpha, errors.double()))
-        leaves = leaves.float().double()
+        priorities = errors.double() + SMALLEST
+        exponents = torch.zeros_like(priorities) + broadcast(alpha, priorities)
+        leaves = priorities.pow(exponents).float().double()
         self.priorities.set(places, leaves)
         largest = self.priorities.largest
         largest.copy_(largest.maximum(leaves.amax(-1, keepdim=True)))
@@ -479,8 +483,8 @@ def project(
     it goes to the first or last atom.
     """
     Z = targets.shape[-1]
-    low, high = broadcast(v_min, targets), broadcast(v_max, targets)
-    place = ((targets - low) * ((Z - 1) / (high - low))).clamp(0, Z - 1)
+    per_atom = broadcast((Z - 1) / (v_max - v_min), targets)
+    place = ((targets - broadcast(v_min, targets)) * per_atom).clamp(0, Z - 1)
     # On an atom all of it goes there: share is 0, or 1 at the last atom.
     lower = place.nan_to_num().floor().clamp(max=Z - 2)
     share = place - lower  # NaN stays
@@ -591,7 +595,7 @@ def train(config: Config, run: Run) -> QNetwork:
     assert env.spec.obs_size is not None
     net = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
     target = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
-    optimizer = SeedAdam(net)
+    optimizer = SeedAdam(net, config.adam_eps)
     replay = Replay(S, env.spec.obs_size, config, run.device)
     episodes = envs.EpisodeTracker(S, N, run.device)
     # The interval counts environment steps, not gradient steps (SB3).

@@ -233,6 +233,14 @@ LIBRARIES = (
     *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", algo="ppo"),
     *_cases(
         SB3,
+        "--seeds 1 --total-timesteps 384 --train-freq 64 --learning-starts 100 "
+        "--gradient-steps 8 --batch-size 32 --buffer-size 250 --distribution quantile --atoms 10 "
+        "--no-double --no-dueling --n-steps 1 --no-prioritized --no-noisy",
+        "CartPole-v1",
+        algo="rainbow",
+    ),
+    *_cases(
+        SB3,
         "--seeds 1 --total-timesteps 128 --learning-starts 100 --batch-size 32 --hidden 64 64",
         "Pendulum-v1",
         algo="sac",
