@@ -36,7 +36,8 @@ G gradient steps per update, M transitions in a minibatch, C capacity of the mem
 size, A actions, Z atoms or quantiles (1: values), K networks of a seed (2: dueling). Every loss is
 [S], and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient. A
 hyperparameter is a number, or [S] where the seeds differ in it: `broadcast` reshapes it to be
-multiplied with a tensor.
+multiplied with a tensor. `@in_c` names a C kernel that runs in the place of a function until that
+is edited.
 
 Logged per round of F steps: td_loss (weighted) and q_values (mean Q of the chosen actions) of the
 last minibatch; train_return and train_length of the episodes that ended.
@@ -46,6 +47,7 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
+import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -57,6 +59,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from manyseeds import envs
+from manyseeds.algos.kernels import rainbow as kernel
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
@@ -70,6 +73,8 @@ from manyseeds.cli import (
     UsageError,
     read_presets,
 )
+from manyseeds.kernels import in_c
+from manyseeds.kernels.rollout import PolicyKernel, Returns
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast
@@ -277,16 +282,35 @@ class QNetwork(nn.Module):
         given = noise.squeeze(-1).long()
         return torch.where(given < 0, greedy, given)
 
+    def as_kernel(self) -> PolicyKernel:
+        """What `act` does, for rollouts in C."""
+        return PolicyKernel(self.q, noise_is_action=True, returns=self.returns())
+
+    def returns(self) -> Returns:
+        """What `values` says of outputs, for C."""
+        return Returns(*self.shape, self.bounds if self.categorical else None)
+
 
 class Explorer:
-    """The policy of a rollout: a network with one sample of its weights' noise."""
+    """The policy of rollouts: a network whose weights have one sample of their noise."""
 
-    def __init__(self, net: QNetwork, noise: Tensor) -> None:
-        self.net, self.weights = net, net.sampled(noise)
+    def __init__(self, net: QNetwork) -> None:
+        self.net, self.q = net, copy.deepcopy(net.q)
+
+    @torch.no_grad()
+    def renew(self, noise: Tensor) -> None:
+        """Take another sample, from standard normals [S, K, noise_size]."""
+        weights = self.net.sampled(noise) or {}
+        for name, p in self.q.named_parameters():
+            p.copy_(weights[name])
 
     def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         """Actions [S, N], as of QNetwork."""
-        return self.net.act(obs, noise, self.weights)
+        return self.net.act(obs, noise, dict(self.q.named_parameters()))
+
+    def as_kernel(self) -> PolicyKernel:
+        """What `act` does, for rollouts in C."""
+        return self.net.as_kernel()._replace(networks=self.q)
 
 
 # ---- The memory --------------------------------------------------------------------------------
@@ -543,6 +567,7 @@ def of_actions(outputs: Tensor, actions: Tensor) -> Tensor:
     return outputs.gather(2, index).squeeze(2)
 
 
+@in_c(kernel.update, kernel.takes_update)
 def update(
     net: QNetwork,
     target: QNetwork,
@@ -597,6 +622,7 @@ def train(config: Config, run: Run) -> QNetwork:
     target = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
     optimizer = SeedAdam(net, config.adam_eps)
     replay = Replay(S, env.spec.obs_size, config, run.device)
+    explorer = Explorer(net) if config.noisy else None
     episodes = envs.EpisodeTracker(S, N, run.device)
     # The interval counts environment steps, not gradient steps (SB3).
     interval = max(config.target_update_interval // N, 1) * N
@@ -612,8 +638,9 @@ def train(config: Config, run: Run) -> QNetwork:
         syncs: int,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
         uniforms, normals, of_explorer = draws
-        policy = Explorer(net, of_explorer) if config.noisy else net
-        state, obs, steps = envs.rollout(env, policy, state, obs, *noise)
+        if explorer is not None:
+            explorer.renew(of_explorer)
+        state, obs, steps = envs.rollout(env, explorer or net, state, obs, *noise)
         ends = steps.terminated, steps.truncated
         new = steps.obs, steps.actions, steps.rewards, *ends, steps.next_obs
         replay.add(Transitions(*(field.flatten(1, 2) for field in new)))

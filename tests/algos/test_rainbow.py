@@ -366,6 +366,60 @@ def test_gradients_are_those_of_the_loss(k: int) -> None:
     torch.testing.assert_close((above - below) / (2 * step), slope, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("k", [*range(24), "many samples"])
+def test_an_update_in_c_is_that_of_the_file(k: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64: metrics, weights, moments and priorities after three gradient steps, of two rows
+    with hyperparameters of their own."""
+    many = {"batch_size": 300, "hidden": (16, 16), "buffer_size": 500}  # of several blocks
+    config = rainbow.Config(**(many if k == "many samples" else settings_of(k)))
+    other = {"gamma": 0.4, "v_min": config.v_min - 1, "noise_std": 0.3}
+    if config.priority_alpha:
+        other["priority_alpha"] = 0.3
+    config = stack([config, dataclasses.replace(config, **other)])
+    learner, exact = learner_of(config), learner_of(config, torch.float64)
+    draws, noise = drawn(config, 3, learner.net)
+    beta = torch.tensor([0.7, 0.4])
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "backward", None)  # which Python would call
+        found = rainbow.update(*learner, draws, noise, beta, config)
+    with kernels.off():
+        expected = rainbow.update(*exact, draws.double(), noise.double(), beta.double(), config)
+    assert found.keys() == expected.keys()
+    pairs = [(found[name], expected[name]) for name in found]
+    pairs += zip(learner.net.parameters(), exact.net.parameters(), strict=True)
+    pairs.append((learner.optimizer.square, exact.optimizer.square))
+    if config.prioritized:
+        trees = [x.replay.priorities for x in (learner, exact)]
+        pairs += [
+            (getattr(trees[0], name), getattr(trees[1], name)) for name in ("nodes", "largest")
+        ]
+    for x, y in pairs:
+        assert y.dtype == torch.float64
+        torch.testing.assert_close(x.double(), y, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("k", range(12))
+def test_rollouts_are_acted_as_the_file_says(k: int) -> None:
+    """In C as in PyTorch, with and without noise in the weights, of two rows."""
+    config = rainbow.Config(**{**settings_of(k), "env": "Acrobot-v1"})
+    config = stack([config, dataclasses.replace(config, v_min=config.v_min - 3)])
+    env = config.make_env()
+    net = rainbow.QNetwork(SPEC, config, SeedStreams(SEEDS, "init"))
+    streams, policy = SeedStreams(SEEDS, "train"), net
+    acting: Any = policy
+    if config.noisy:
+        acting = rainbow.Explorer(net)
+        acting.renew(streams.normal(len(net.q.outputs), net.noise_size))
+    state, obs = env.reset(streams.uniform(4, env.initial_noise))
+    action_noise = net.draw(streams, 30, 4, epsilon=torch.tensor([[0.3]]))
+    noise = action_noise, streams.uniform(30, 4, env.noise_size)
+    *_, steps = envs.rollout(env, acting, state, obs, *noise)
+    expected = acting.act(steps.obs.flatten(1, 2), action_noise.flatten(1, 2))
+    assert torch.equal(steps.actions.flatten(1, 2), expected)
+
+
 # ---- SB3 ---------------------------------------------------------------------------------------
 
 
@@ -710,13 +764,13 @@ def test_noise_at_the_beginning() -> None:
 def test_noise_explores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollouts have one sample each, of every seed another; evaluations the means."""
     made: list[Any] = []
-    build = rainbow.Explorer.__init__
+    renew = rainbow.Explorer.renew
 
-    def spy(explorer: Any, *args: Any) -> None:
-        build(explorer, *args)
-        made.append(explorer.weights["weights.0"].detach())
+    def spy(explorer: Any, noise: Tensor) -> None:
+        renew(explorer, noise)
+        made.append(explorer.q.weights[0].detach().clone())
 
-    monkeypatch.setattr(rainbow.Explorer, "__init__", spy)
+    monkeypatch.setattr(rainbow.Explorer, "renew", spy)
     draws: list[Tensor] = []
     draw = rainbow.QNetwork.draw
 
