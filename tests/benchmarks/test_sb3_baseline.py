@@ -422,7 +422,7 @@ def test_same_hyperparameters_same_name(algo: str) -> None:
     own: dict[str, Any] = {}
     if algo == "rainbow":  # what SB3 has of it
         own = {**ALONE, "noisy": False, "distribution": "quantile"}
-        flags += "--no-double --no-dueling --n-steps 1 --no-prioritized --no-noisy".split()
+        flags += ["--no-double", "--no-dueling", "--n-steps", "1", "--no-prioritized", "--no-noisy"]
         flags += ["--distribution", "quantile"]
     name, config, workers = sb3_baseline.read_flags([*flags, "--learning-rate", "1e-4"])
     module = catalog.module("algos", algo)
