@@ -300,7 +300,8 @@ class Explorer:
     @torch.no_grad()
     def renew(self, noise: Tensor) -> None:
         """Take another sample, from standard normals [S, K, noise_size]."""
-        weights = self.net.sampled(noise) or {}
+        weights = self.net.sampled(noise)
+        assert weights is not None
         for name, p in self.q.named_parameters():
             p.copy_(weights[name])
 
@@ -413,19 +414,14 @@ class Replay:
             places = self.priorities.find(uniforms)
         return places.minimum(self.size - 1)  # u * size may round up
 
-    def rows_at(self, places: Tensor) -> Tensor:
-        """Rows [S, ..., 2 O + 4] at places [S, ...]."""
-        S, capacity, width = self.rows.shape
-        first = torch.arange(S, device=places.device) * capacity
-        places = places + first.view(S, *(1 for _ in places.shape[1:]))
-        return self.rows.view(-1, width).index_select(0, places.flatten()).view(*places.shape, -1)
-
     def sample(self, places: Tensor, n_steps: int, gamma: float | Tensor) -> Batch:
         """Up to n_steps steps from each of the places [S, M] on."""
-        N, capacity, width = self.num_envs, self.rows.shape[1], self.rows.shape[2]
+        N, (S, capacity, width) = self.num_envs, self.rows.shape
         age = (self.added - 1 - places) % capacity  # 0: the newest
         steps = torch.arange(n_steps, device=places.device)
-        rows = self.rows_at((places.unsqueeze(-1) + N * steps) % capacity)  # [S, M, n, ...]
+        index = (places.unsqueeze(-1) + N * steps).flatten(1) % capacity
+        rows = self.rows.gather(1, index.unsqueeze(-1).expand(-1, -1, width))
+        rows = rows.view(S, -1, n_steps, width)  # [S, M, n, ...]
         _, rewards, terminated, truncated = rows[..., -4:].unbind(-1)
         # Of an environment's newest transition nothing is known that follows, as if truncated.
         is_last = (terminated + truncated > 0) | (age.unsqueeze(-1) < N * (steps + 1))
@@ -437,8 +433,7 @@ class Replay:
             discount = torch.where(going, discount * factor, discount)
             last = torch.where(going, k, last)
             going = going & ~is_last[..., k]
-        final = rows.gather(2, last[..., None, None].expand(*age.shape, 1, width))
-        final = final.squeeze(2)
+        final = rows.gather(2, last[..., None, None].expand(-1, -1, 1, width)).squeeze(2)
         # Only a termination ends the sum of rewards, a truncation does not.
         discount = discount * (final[..., -2] == 0)
         obs, actions = rows[:, :, 0, : self.obs_size], rows[:, :, 0, -4].long()

@@ -63,7 +63,7 @@ static float power(float x, float y) { return exp_of_one(y * log_of_one(x)); }
 
 // ---- Noise in the weights --------------------------------------------------------------------
 
-enum { MOST = 64 };  // layers, times two
+enum { MOST = 64 };  // layers
 
 // Networks of seed s with noise: like m, whose parameters are now in memory of this seed alone.
 typedef struct {
@@ -272,9 +272,9 @@ static void update_seed(const void *given, int s, float *scratch) {
   float *weights = take_floats(&scratch, M), *leaves = take_floats(&scratch, M);
   float *p = take_floats(&scratch, Z), *m = take_floats(&scratch, Z);
   float *hidden[2] = {take_floats(&scratch, hidden_size), take_floats(&scratch, hidden_size)};
-  float *gradients = take_floats(&scratch, x->P), *shaped[2], *of_mean[2 * MOST], *of_sigma[2 * MOST];
+  float *gradients = take_floats(&scratch, x->P), *of_mean[2 * MOST], *of_sigma[2 * MOST];
   noisy with_noise[2];
-  float *memory[2];
+  float *memory[2], *shaped[2];
   for (int i = 0; i < 2 && x->sigma; i++) {
     shaped[i] = take_floats(&scratch, K * n);
     memory[i] = take_floats(&scratch, K * floats_of_parameters(net));
@@ -293,7 +293,8 @@ static void update_seed(const void *given, int s, float *scratch) {
     }
     if (nodes) {
       float least = weights[0];
-      for (long i = 1; i < M; i++) least = weights[i] < least || weights[i] != weights[i] ? weights[i] : least;
+      for (long i = 1; i < M; i++)
+        if (weights[i] < least || weights[i] != weights[i]) least = weights[i];
       for (long i = 0; i < M; i++) weights[i] = power(weights[i] / least, -x->beta[s]);
     }
     for (int i = 0; i < 2 && x->sigma; i++) {
@@ -311,7 +312,8 @@ static void update_seed(const void *given, int s, float *scratch) {
     loss = value = 0;
     for (long i = 0; i < M; i++) {
       const float *chooser = x->is_double ? choosing : next;
-      const long best = best_action(x->returns, s, chooser + i * A * Z, p), taken = (i * A + b.actions[i]) * Z;
+      const long best = best_action(x->returns, s, chooser + i * A * Z, p);
+      const long taken = (i * A + b.actions[i]) * Z;
       float *gradient = of_outputs + taken, *all_actions = of_outputs + i * A * Z, error;
       const float own = loss_of(x, s, outputs + taken, b.totals[i], b.discounts[i],
                                 next + (i * A + best) * Z, gradient, &error, p, m);
@@ -326,7 +328,8 @@ static void update_seed(const void *given, int s, float *scratch) {
     }
     for (int k = 0; k < K; k++) {
       gradients_in(x->net, k, gradients, of_mean);
-      network_backward(net, s, k, (int)M, b.obs, hidden[k], k ? of_value : of_outputs, of_mean, scratch);
+      const float *of_head = k ? of_value : of_outputs;
+      network_backward(net, s, k, (int)M, b.obs, hidden[k], of_head, of_mean, scratch);
       if (!x->sigma) continue;
       gradients_in(x->sigma, k, gradients, of_sigma);
       gradients_of_sigma(x->net, k, n, shaped[0], of_mean, of_sigma);
@@ -349,6 +352,7 @@ int rainbow_update(const struct rainbow_update *x) {
   long size = 2 * floats_of(M * x->O) + 4 * floats_of(M) + 2 * floats_of(2 * M) +
               4 * floats_of(M * x->A * Z) + 2 * floats_of(M * Z) + 2 * floats_of(Z) +
               2 * floats_of(M * width_of_hidden(net)) + floats_of(x->P);
-  if (x->sigma) size += 2 * (floats_of(K * x->noise_size) + floats_of(K * floats_of_parameters(net)));
+  if (x->sigma)
+    size += 2 * (floats_of(K * x->noise_size) + floats_of(K * floats_of_parameters(net)));
   return for_each(x->S, x->threads, size + (forward > backward ? forward : backward), update_seed, x);
 }

@@ -177,7 +177,6 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("SumTree.find", "is_right = rest >= left", "is_right = rest >= 0.5 * left"),
         ("Replay.add", "(new.actions, new.rewards,", "(new.actions, 2 * new.rewards,"),
         ("Replay.places", "(uniforms * self.size)", "(0.5 * uniforms * self.size)", UNIFORM),
-        ("Replay.rows_at", "places + first.view", "0 * places + first.view"),
         ("Replay.sample", "discount = discount * (final", "discount = 0.5 * discount * (final"),
         ("Replay.sample", "(age.unsqueeze(-1) < N", "(age.unsqueeze(-1) < 3 * N"),
         ("Replay.set_priorities", "errors.double() + SMALLEST", "errors.double() + 1"),
