@@ -1,4 +1,4 @@
-"""SB3's A2C, PPO, DQN, SAC, TD3 and DDPG, and sb3-contrib's TRPO, with our hyperparameters.
+"""SB3's A2C, PPO, DQN, SAC, TD3 and DDPG, and sb3-contrib's TRPO and QR-DQN, with our settings.
 
     python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 10 --workers 2
 
@@ -48,7 +48,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from sb3_contrib import TRPO
+from sb3_contrib import QRDQN, TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -63,7 +63,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import Tensor, nn
 
 from manyseeds import envs
-from manyseeds.algos import a2c, ddpg, dqn, ppo, sac, td3, trpo
+from manyseeds.algos import a2c, ddpg, dqn, ppo, rainbow, sac, td3, trpo
 from manyseeds.arguments import read_kwargs
 from manyseeds.benchmarks.measurements.measure import measured, peak_memory
 from manyseeds.cli import (
@@ -90,7 +90,7 @@ class Flags:
     """What this script has besides the flags of the algorithm."""
 
     algo: str = "ppo"
-    """Algorithm: a2c, trpo, ppo, dqn, sac, td3 or ddpg."""
+    """Algorithm: a2c, trpo, ppo, dqn, rainbow (as QR-DQN), sac, td3 or ddpg."""
     workers: PositiveInt = 1
     """Number of seeds trained in parallel, each in its own process."""
 
@@ -314,6 +314,54 @@ class DQNBaseline(Baseline):
         }
 
 
+class QRDQNPolicy(SB3Policy):
+    """Epsilon-greedy as DQN's, on the means of the quantiles."""
+
+    draw = DQNPolicy.draw
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        q_values = self.policy.quantile_net(obs).mean(1)
+        explores, which = noise.unbind(-1)
+        random = (which * q_values.shape[-1]).long()
+        return torch.where(
+            explores < self.config.exploration_final_eps, random, q_values.argmax(-1)
+        )
+
+
+class QRDQNBaseline(Baseline):
+    """sb3_contrib.QRDQN: Rainbow's quantiles without its other parts"""
+
+    config = rainbow.Config
+    presets = rainbow.PRESETS
+    model = QRDQN
+    policy = QRDQNPolicy
+
+    @staticmethod
+    def arguments(config: rainbow.Config) -> dict[str, Any]:
+        parts = config.double, config.dueling, config.prioritized, config.noisy
+        if config.distribution != "quantile" or any(parts) or config.n_steps > 1:
+            raise UsageError(
+                "--algo rainbow: sb3-contrib has its quantiles only; use --distribution quantile "
+                "--no-double --no-dueling --n-steps 1 --no-prioritized --no-noisy"
+            )
+        same = (
+            "learning_rate buffer_size learning_starts batch_size tau gamma train_freq "
+            "gradient_steps target_update_interval exploration_fraction exploration_initial_eps "
+            "exploration_final_eps"
+        )
+        return {
+            **{name: getattr(config, name) for name in same.split()},
+            "max_grad_norm": config.max_grad_norm or None,
+            "policy_kwargs": {
+                "n_quantiles": config.atoms,
+                "net_arch": list(config.hidden),
+                "activation_fn": nn.ReLU,
+                "optimizer_class": torch.optim.Adam,
+                "optimizer_kwargs": {"eps": config.adam_eps},
+            },
+        }
+
+
 class SquashedPolicy(SB3Policy):
     """What SB3's policies of actions from -1 to 1 have in common."""
 
@@ -422,6 +470,7 @@ BASELINES: dict[str, type[Baseline]] = {
     "trpo": TRPOBaseline,
     "ppo": PPOBaseline,
     "dqn": DQNBaseline,
+    "rainbow": QRDQNBaseline,
     "sac": SACBaseline,
     "td3": TD3Baseline,
     "ddpg": DDPGBaseline,
@@ -446,7 +495,11 @@ SB3 = Peer(
     "sb3",
     "SB3",
     BASELINES,
-    {"": ("stable-baselines3",), "trpo": ("stable-baselines3", "sb3-contrib")},
+    {
+        "": ("stable-baselines3",),
+        "trpo": ("stable-baselines3", "sb3-contrib"),
+        "rainbow": ("stable-baselines3", "sb3-contrib"),
+    },
 )
 
 

@@ -231,6 +231,14 @@ LIBRARIES = (
         algo="dqn",
     ),
     *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", algo="ppo"),
+    *_cases(
+        SB3,
+        "--seeds 1 --total-timesteps 384 --train-freq 64 --learning-starts 100 "
+        "--gradient-steps 8 --batch-size 32 --buffer-size 250 --distribution quantile --atoms 10 "
+        "--no-double --no-dueling --n-steps 1 --no-prioritized --no-noisy",
+        "CartPole-v1",
+        algo="rainbow",
+    ),
     *(
         case
         for algo in ("sac", "td3", "ddpg")

@@ -80,6 +80,11 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "reinforce Pendulum-v1": {"episodes": 4},
     "grpo CartPole-v1": {},
     "grpo Pendulum-v1": {"groups": 1, "group_size": 4, "epochs": 2},
+    "rainbow CartPole-v1": FEW_UPDATES,
+    "rainbow Acrobot-v1": {
+        **{"learning_starts": 1500, "hidden": (16, 16), "batch_size": 30},
+        **{"distribution": "quantile", "atoms": 9},
+    },
     "sac Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
     "sac MountainCarContinuous-v0": {"hidden": (16, 16), "batch_size": 32, "learning_starts": 500},
     "td3 Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},

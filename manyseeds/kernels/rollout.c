@@ -8,6 +8,7 @@
 #include "environment.h"
 #include "functions.h"
 #include "policy.h"
+#include "values.h"
 
 // What acts, and in what.
 typedef struct {
@@ -24,7 +25,13 @@ typedef struct {
   const float *squashed_high;  // [D]; null
   int gaussian;                // or only means
   int explores;                // noise is (behind that of the Gaussian) for adding to squashed actions
+  const returns *returns;      // what outputs stand for that are no logits or values; null: they are
 } players;
+
+// Numbers that actions are chosen by: a network's outputs, or action values.
+static long choices_of(const players *p) {
+  return p->returns ? p->returns->A : p->policy->networks->columns[0];
+}
 
 static long largest(int A, const float *logits, const float *noise) {
   long best = 0;
@@ -59,8 +66,8 @@ static action choose_action(const players *p, int s, const float *outputs, const
                             float *sampled, float *inside) {
   if (!p->D) {
     if (p->noise_is_action && noise && *noise >= 0) return (action){.index = (long)*noise};
-    const int A = p->policy->networks->columns[0];
-    return (action){.index = largest(A, outputs, p->noise_is_action ? 0 : noise)};
+    const float *added = p->noise_is_action ? 0 : noise;
+    return (action){.index = largest((int)choices_of(p), outputs, added)};
   }
   for (int d = 0; d < p->D; d++) {
     if (p->squashed_low) {
@@ -75,9 +82,41 @@ static action choose_action(const players *p, int s, const float *outputs, const
   return (action){.components = inside};
 }
 
+// Puts what `choices` needs of seed s into scratch.
+static void prepare_choices(const players *p, int s, float *scratch) {
+  const networks *m = p->policy->networks;
+  for (int k = 0; k < (p->returns ? m->networks : 1); k++)
+    prepare_forward(m, s, k, scratch + k * floats_of(forward_scratch(m)));
+}
+
+// What the actions of B samples are chosen by [B, choices_of]. scratch: prepared for this seed.
+static void choices(const players *p, int s, long B, const float *features, float *scratch,
+                    float *found) {
+  const networks *m = p->policy->networks;
+  const returns *r = p->returns;
+  if (!r) {
+    network_forward(m, s, 0, (int)B, features, 0, scratch, found);
+    return;
+  }
+  const long A = r->A, Z = r->Z, own = floats_of(forward_scratch(m));
+  float *memory = scratch + m->networks * own, *outputs = take_floats(&memory, B * A * Z);
+  float *values = take_floats(&memory, B * Z), *probabilities = take_floats(&memory, Z);
+  network_forward(m, s, 0, (int)B, features, 0, scratch, outputs);
+  if (m->networks == 2) {
+    network_forward(m, s, 1, (int)B, features, 0, scratch + own, values);
+    add_values(r, B, values, outputs);
+  }
+  for (long i = 0; i < B * A; i++)
+    found[i] = mean_of_return(r, s, outputs + i * Z, probabilities);
+}
+
 static long players_scratch(const players *p) {
-  return 2 * floats_of((long)p->N * p->O) + floats_of((long)p->N * p->policy->networks->columns[0]) +
-         forward_scratch(p->policy->networks);
+  const networks *m = p->policy->networks;
+  const returns *r = p->returns;
+  const long N = p->N, size = 2 * floats_of(N * p->O) + floats_of(N * choices_of(p));
+  if (!r) return size + forward_scratch(m);
+  return size + m->networks * floats_of(forward_scratch(m)) + floats_of(N * r->A * r->Z) +
+         floats_of(N * r->Z) + floats_of(r->Z);
 }
 
 // ---- Rollouts ------------------------------------------------------------------------------
@@ -101,16 +140,16 @@ static void rollout_of_seed(const void *given, int s, float *scratch) {
   const struct rollout *x = given;
   const players *p = x->players;
   const environment *env = p->environment;
-  const long N = x->N, O = x->O, P = x->P, D = p->D, A = p->policy->networks->columns[0];
+  const long N = x->N, O = x->O, P = x->P, D = p->D, A = choices_of(p);
   float *features = take_floats(&scratch, N * O), *outputs = take_floats(&scratch, N * A);
   float *physics = x->physics + s * N * P, inside[D + 1], ignored[D + 1];
   int32_t *elapsed = x->elapsed + s * N;
-  prepare_forward(p->policy->networks, s, 0, scratch);
+  prepare_choices(p, s, scratch);
   for (int t = 0; t < x->T; t++) {
     const long first = ((long)s * x->T + t) * N;  // row of the first environment
     for (int n = 0; n < N; n++) env->observe(physics + n * P, x->obs + (first + n) * O);
     features_of(p->policy, s, N, x->obs + first * O, features);
-    network_forward(p->policy->networks, s, 0, x->N, features, 0, scratch, outputs);
+    choices(p, s, N, features, scratch, outputs);
     for (long n = 0, i = first; n < N; n++, i++) {
       float *state = physics + n * P, *sampled = D ? (float *)x->actions + i * D : ignored;
       const action chosen =
@@ -177,17 +216,17 @@ static void episodes_of_seed(const void *given, int s, float *scratch) {
   const struct episodes *x = given;
   const players *p = x->players;
   const environment *env = p->environment;
-  const long N = x->N, O = p->O, P = x->P, D = p->D, A = p->policy->networks->columns[0];
+  const long N = x->N, O = p->O, P = x->P, D = p->D, A = choices_of(p);
   float *obs = take_floats(&scratch, N * O), *features = take_floats(&scratch, N * O);
   float *outputs = take_floats(&scratch, N * A), inside[D + 1], sampled[D + 1];
-  prepare_forward(p->policy->networks, s, 0, scratch);
+  prepare_choices(p, s, scratch);
   for (int t = 0; t < x->T; t++) {
     int going = 0;
     for (int n = 0; n < N; n++)
       if (x->alive[s * N + n]) env->observe(x->physics + (s * N + n) * P, obs + going++ * O);
     if (!going) return;
     features_of(p->policy, s, going, obs, features);
-    network_forward(p->policy->networks, s, 0, going, features, 0, scratch, outputs);
+    choices(p, s, going, features, scratch, outputs);
     going = 0;
     for (long n = 0, i = s * N; n < N; n++, i++) {
       if (!x->alive[i]) continue;
@@ -224,14 +263,14 @@ static void play_seed(const void *given, int s, float *scratch) {
   const struct play *x = given;
   const players *p = x->players;
   const environment *env = p->environment;
-  const long N = x->N, O = x->O, D = p->D, A = p->policy->networks->columns[0];
+  const long N = x->N, O = x->O, D = p->D, A = choices_of(p);
   float *seen = take_floats(&scratch, N * O), *features = take_floats(&scratch, N * O);
   float *outputs = take_floats(&scratch, N * A), inside[D + 1], ignored[D + 1];
   float *physics = x->physics + s * N * x->P;
   int64_t *going = (int64_t *)take_floats(&scratch, 2 * N);  // episodes that have not ended
   long count = N;
   for (long n = 0; n < N; n++) going[n] = n;
-  prepare_forward(p->policy->networks, s, 0, scratch);
+  prepare_choices(p, s, scratch);
   for (long t = 0; t < x->L && t < x->time_limit && count; t++) {
     const long first = ((long)s * x->L + t) * N;
     for (long k = 0; k < count; k++) {
@@ -240,7 +279,7 @@ static void play_seed(const void *given, int s, float *scratch) {
       memcpy(x->obs + (first + n) * O, seen + k * O, sizeof(float) * O);
     }
     features_of(p->policy, s, count, seen, features);
-    network_forward(p->policy->networks, s, 0, (int)count, features, 0, scratch, outputs);
+    choices(p, s, count, features, scratch, outputs);
     long left = 0;
     for (long k = 0; k < count; k++) {
       const long n = going[k], i = first + n;

@@ -21,10 +21,42 @@ from manyseeds.kernels.guard import Guard
 
 SOURCE = Path(__file__).parent / "rollout.c"
 PLAYERS = Struct(SOURCE, "players")
+RETURNS = Struct(Path(__file__).parent / "values.h", "returns")
 ROLLOUT, ONE_STEP, EPISODES, PLAY, MEANS_OF_PLAYED = (
     kernels.kernel(SOURCE, name)
     for name in ("rollout", "one_step", "episodes", "play", "means_of_played")
 )
+
+
+class Returns(NamedTuple):
+    """What the outputs of networks stand for: of Z per action, the mean of their distribution.
+
+    Of two networks the outputs of the second are values `[Z]`, which are added to those of the
+    first, advantages, less their mean over all actions.
+    """
+
+    actions: int
+    outputs: int  # Z
+    # First and last atom, where the outputs are logits of atoms; None: their mean counts.
+    bounds: tuple[Tensor | float, Tensor | float] | None = None
+
+    def key(self) -> tuple[Any, ...]:
+        """What tells whether something has changed."""
+        bounds = self.bounds or ()
+        as_now = [(id(x), x._version) if isinstance(x, Tensor) else x for x in bounds]
+        return self.actions, self.outputs, *as_now
+
+    def struct(self, seeds: int) -> ctypes.Structure:
+        """The `returns` of values.h."""
+        low, high = self.bounds or (0.0, 0.0)
+        return RETURNS(
+            S=seeds,
+            A=self.actions,
+            Z=self.outputs,
+            categorical=self.bounds is not None,
+            v_min=low,
+            width=(high - low) / max(self.outputs - 1, 1),
+        )
 
 
 class PolicyKernel(NamedTuple):
@@ -38,6 +70,7 @@ class PolicyKernel(NamedTuple):
     # -1 and 1 at these, [D] each.
     squashed_to: tuple[Tensor, Tensor] | None = None
     explores: bool = False  # squashed actions have noise added, behind that of the Gaussian
+    returns: Returns | None = None  # what the outputs stand for; None: logits or action values
 
     def usable(self, *tensors: Tensor) -> bool:
         """Whether C can act, with states and noise."""
@@ -106,6 +139,7 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
     where = [x if x is None else x.data_ptr() for x in ends]
     kinds = acting.noise_is_action, acting.explores
     key = environment, box, spec.obs_size, N, P, *kinds, *where
+    key += acting.returns.key() if acting.returns else ()
     kept: dict[Any, ctypes.Structure] = vars(as_c).setdefault("players", {})
     if key not in kept:
         low, high = bounds(spec) if spec.continuous else (None, None)
@@ -120,11 +154,13 @@ def players(environment: int, spec: Any, acting: PolicyKernel, physics: Tensor) 
             squashed_high=ends[1],
             gaussian=acting.is_gaussian(),
             explores=acting.explores,
+            returns=acting.returns and acting.returns.struct(len(physics)),
             environment=environment,
             policy=as_c,
             low=low,
             high=high,
         )
+        built.returns_of = acting.returns  # so that nothing else gets the number of its tensors
         mlp.keep(kept, key, built)
     return kept[key]
 

@@ -36,6 +36,7 @@ TRPO = {"num_envs": 2, "num_steps": 32, "critic_epochs": 1, "total_timesteps": 6
 DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_timesteps": 300}
 PROCESS = {"noise_type": "ornstein-uhlenbeck", "noise_std": 9.0}
 FAST = {"tau": 0.5, "gamma": 0.5}
+RAINBOW = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 80}
 SAC = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 60}
 SAC_DISCRETE = {**SAC, "target_entropy": 0.5}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
@@ -48,6 +49,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "trpo": TRPO,
     "dqn": {**DQN, "target_update_interval": 100},
     "grpo": GRPO,
+    "rainbow": {**RAINBOW, "buffer_size": 60, "target_update_interval": 30},
     "sac": SAC,
     "td3": SAC,
     "ddpg": SAC,
@@ -89,6 +91,8 @@ VARIANCE = "return 1 - (returns", "return 2 - (returns"
 SQUARE = "(values - returns).square().mean(-1)", "(values - returns).abs().mean(-1)"
 BACKWARD = "    total.sum().backward()", "    (3 * total).sum().backward()"
 ENTROPY = {"entropy_coef": 10.0}  # of a policy that is not uniform any more
+QUANTILES = {"distribution": "quantile", "atoms": 9}
+UNIFORM = {"prioritized": False}
 NO_ZERO = {"max_grad_norm": 0.0}  # without clipping a factor shows
 EDITS: dict[str, list[tuple[Any, ...]]] = {
     "ppo": [
@@ -154,6 +158,43 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
             {"total_timesteps": 100},
         ),
         ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+    ],
+    "rainbow": [
+        (
+            "QNetwork.__init__",
+            "self.final_eps = 0.0 if",
+            "self.bounds = -50.0, 50.0\n        self.final_eps = 0.0 if",
+        ),
+        ("QNetwork.__init__", 'outputs, "relu"', '(*outputs, 1), "relu"'),
+        ("QNetwork.__init__", "config.noise_std / math", "0.1 * config.noise_std / math"),
+        ("QNetwork.outputs", "outputs - outputs.mean(-2, keepdim=True)", "outputs"),
+        ("QNetwork.values", "outputs.softmax(-1) * self", "outputs.sigmoid() * self"),
+        ("QNetwork.values", "return outputs.mean(-1)", "return outputs.amax(-1)", QUANTILES),
+        ("QNetwork.support", "(Z - 1), like) * numbers", "(Z - 1), like) * numbers.sqrt()"),
+        ("QNetwork.sampled", "noise.abs().sqrt()", "noise.abs()"),
+        ("QNetwork.act", "(obs, weights)).argmax(-1)", "(obs, weights)).argmin(-1)"),
+        ("Explorer.renew", "p.copy_(weights[name])", "p.copy_(0 * weights[name])"),
+        ("Explorer.act", "self.net.act(obs,", "1 - self.net.act(obs,"),
+        (
+            "SumTree.set",
+            "self.nodes.gather(1, 2 * node) +",
+            "0.5 * self.nodes.gather(1, 2 * node) +",
+        ),
+        ("SumTree.find", "is_right = rest >= left", "is_right = rest >= 0.5 * left"),
+        ("Replay.add", "(new.actions, new.rewards,", "(new.actions, 2 * new.rewards,"),
+        ("Replay.places", "(uniforms * self.size)", "(0.5 * uniforms * self.size)", UNIFORM),
+        ("Replay.sample", "discount = discount * (final", "discount = 0.5 * discount * (final"),
+        ("Replay.sample", "(age.unsqueeze(-1) < N", "(age.unsqueeze(-1) < 3 * N"),
+        ("Replay.set_priorities", "errors.double() + SMALLEST", "errors.double() + 1"),
+        ("Replay.importance_weights", "leaves.amin(-1", "leaves.amax(-1"),
+        ("beta_at", "+ progress * (1", "- progress * (1"),
+        ("project", "probabilities * (1 - share)", "probabilities * share"),
+        ("quantile_loss", "(errors < 0)", "(errors > 0)", QUANTILES),
+        ("losses_of", "-(goal * outputs.log_softmax(-1))", "-2 * (goal * outputs.log_softmax(-1))"),
+        ("losses_of", "divergence.clamp(min=0)", "divergence.clamp(min=1)"),
+        ("of_actions", "outputs.gather(2, index)", "outputs.gather(2, 1 - index)"),
+        ("update", "if config.double else", "if not config.double else"),
+        ("update", "loss = losses.mean(-1)", "loss = losses.sum(-1)"),
     ],
     "sac": [
         ("SquashedGaussian.sample", "(of_u - of_tanh)", "(of_u + of_tanh)"),

@@ -265,7 +265,8 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
         *(REFUSED, "its max_episode_steps is True; it must be a whole number"),
     ),
 }
-TURN = dict(zip(CASES, cycle(DEEP), strict=False))
+# Not Rainbow's, which came last: planted bugs name the cases and whose turn they are.
+TURN = dict(zip(CASES, cycle([algo for algo in DEEP if algo != "rainbow"]), strict=False))
 
 
 def algos_of(name: str) -> list[str]:

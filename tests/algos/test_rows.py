@@ -44,6 +44,8 @@ SPANS: dict[str, tuple[float, float]] = {
     "exploration_final_eps": (0.01, 0.2),
     "kl_coef": (0.01, 0.1),
     "initial_value": (-1, 1),
+    "v_min": (-20, -10),
+    "v_max": (10, 20),
 }
 NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_reward": True}
 PENDULUM: dict[str, Any] = {"env": "Pendulum-v1"}

@@ -234,12 +234,14 @@ BRIEF: dict[str, dict[str, Any]] = {
     "td3": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
     "ddpg": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
     "sac_discrete": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
+    "rainbow": {"total_timesteps": 200, "learning_starts": 100, "buffer_size": 150},
 }
 USUAL = "CartPole-v1", "Pendulum-v1"
 PLACES = {  # an environment, and one whose continuous scores show every bit
     "dqn": ("CartPole-v1", "Acrobot-v1"),
     **dict.fromkeys(("sac", "td3", "ddpg"), ("MountainCarContinuous-v0", "Pendulum-v1")),
     "sac_discrete": ("CartPole-v1", "Acrobot-v1"),
+    "rainbow": ("CartPole-v1", "Acrobot-v1"),
 }
 with_a_compiler = pytest.mark.skipif(not kernels.available(), reason="no C compiler")
 

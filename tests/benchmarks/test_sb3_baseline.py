@@ -24,7 +24,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from manyseeds.algos import a2c, dqn, ppo, trpo
+from manyseeds.algos import a2c, dqn, ppo, rainbow, trpo
 from manyseeds.benchmarks.baselines import sb3_baseline
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import from_preset, identity
@@ -90,10 +90,19 @@ DQN = dqn.Config(
     loss="huber",
     max_grad_norm=9.0,
 )
+ALONE: dict[str, Any] = {"double": False, "dueling": False, "n_steps": 1, "prioritized": False}
+QRDQN = rainbow.Config(
+    **ALONE,
+    noisy=False,
+    distribution="quantile",
+    atoms=5,
+    adam_eps=1e-4,
+    **{name: x for name, x in vars(DQN).items() if hasattr(rainbow.Config, name)},
+)
 BOX = dataclasses.replace(
     PPO, env="Pendulum-v1", normalize_obs=True, normalize_reward=True, log_std_init=-0.7
 )
-CONFIGS = {"a2c": A2C, "trpo": TRPO, "ppo": PPO, "dqn": DQN}
+CONFIGS = {"a2c": A2C, "trpo": TRPO, "ppo": PPO, "dqn": DQN, "rainbow": QRDQN}
 BASELINES = sb3_baseline.BASELINES
 
 
@@ -250,6 +259,33 @@ def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
     assert model.policy.optimizer.defaults["eps"] == 1e-8  # as in algos/dqn.py
 
 
+def test_qrdqn_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.QRDQNBaseline, QRDQN, seed=3)
+    assert isinstance(model, sb3_contrib.QRDQN)
+    assert model.env._seeds == [6, 7]
+    assert (model.gradient_steps, model.batch_size, model.learning_starts) == (3, 16, 100)
+    assert (model.gamma, model.tau, model.target_update_interval) == (0.97, 0.6, 50)
+    assert (model.n_steps, model.n_quantiles, model.max_grad_norm) == (1, 5, 9.0)
+    net = model.policy.quantile_net.quantile_net
+    assert layers(net) == [(24, 4), "ReLU", (12, 24), "ReLU", (10, 12)]
+    assert model.policy.optimizer.defaults["eps"] == 1e-4
+    unclipped = dataclasses.replace(QRDQN, max_grad_norm=0.0)
+    assert sb3_baseline.QRDQNBaseline.arguments(unclipped)["max_grad_norm"] is None
+
+
+def test_qrdqn_policy_explores_as_ours() -> None:
+    model = sb3_baseline.build(sb3_baseline.QRDQNBaseline, QRDQN, seed=0)
+    policy = sb3_baseline.QRDQNPolicy(model, QRDQN)
+    obs = torch.randn(1, 2000, 4, generator=torch.Generator().manual_seed(1))
+    greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
+    assert policy.act(obs).tolist() == [greedy.tolist()]
+    ours = rainbow.QNetwork(QRDQN.make_env().spec, QRDQN, SeedStreams([0], "init"))
+    noise = ours.draw(SeedStreams([2], "evaluate"), 2000)[..., 0].long()
+    expected = torch.where(noise < 0, policy.act(obs), noise)
+    assert torch.equal(policy.act(obs, policy.draw(SeedStreams([2], "evaluate"), 2000)), expected)
+    assert not torch.equal(expected, policy.act(obs))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", [*CONFIGS, "normalised"])
 def test_protocol(algo: str) -> None:
@@ -260,7 +296,7 @@ def test_protocol(algo: str) -> None:
     run.finish(policy)
     curve = run.curve()
 
-    block = config.block if isinstance(config, dqn.Config) else config.batch_size
+    block = config.block if isinstance(config, dqn.Config | rainbow.Config) else config.batch_size
     boundaries = [-(-k * 1000 // 20) for k in range(21)]
     expected = sorted({-(-step // block) * block for step in boundaries})
     on_curve = curve[(curve["mode"] == "greedy") & (curve.episodes == 32)]
@@ -361,6 +397,7 @@ def test_dqn_policy_explores_as_ours() -> None:
         (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; there are"),
         (["--algo", "dqn", "--loss", "mse"], "--loss mse: SB3's DQN has the Huber loss only"),
         (["--algo", "dqn", "--num-steps", "8"], "--num-steps: unknown flag"),
+        (["--algo", "rainbow"], "--algo rainbow: sb3-contrib has its quantiles only; use --dist"),
         (["--env", "RandomWalk-v0"], "--env RandomWalk-v0: Gymnasium has no such environment"),
         (["--device", "cuda"], "--device cuda: "),
         (["--workers", "0"], "--workers 0: must be"),
@@ -382,9 +419,14 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize("algo", CONFIGS)
 def test_same_hyperparameters_same_name(algo: str) -> None:
     flags = ["--algo", algo, "--env", "CartPole-v1", "--seeds", "3", "--workers", "2"]
+    own: dict[str, Any] = {}
+    if algo == "rainbow":  # what SB3 has of it
+        own = {**ALONE, "noisy": False, "distribution": "quantile"}
+        flags += ["--no-double", "--no-dueling", "--n-steps", "1", "--no-prioritized", "--no-noisy"]
+        flags += ["--distribution", "quantile"]
     name, config, workers = sb3_baseline.read_flags([*flags, "--learning-rate", "1e-4"])
     module = catalog.module("algos", algo)
-    ours = from_preset(module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4)
+    ours = from_preset(module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4, **own)
     assert (name, workers, config.seeds) == (algo, 2, 3)
     assert identity(config) == identity(ours)
     theirs = RunFolder.of(config, f"sb3-{algo}").path

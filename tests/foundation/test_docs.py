@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,15 +93,19 @@ def test_the_cited_number_is_published() -> None:
     assert f", {commit}\n" in page
 
 
+QRDQN: dict[str, Any] = {"distribution": "quantile", "n_steps": 1, "double": False}
+QRDQN |= {"dueling": False, "prioritized": False, "noisy": False}
+
+
 @pytest.mark.parametrize("algo", BASELINES)
 def test_names(algo: str) -> None:
     """A name of the tables is a field of our Config, and the argument of SB3 that follows it."""
     own = sections("names.md")
     baseline = BASELINES[algo]
-    config = baseline.config(loss="huber") if algo == "dqn" else baseline.config()
+    config = baseline.config(**{"dqn": {"loss": "huber"}, "rainbow": QRDQN}.get(algo, {}))
     arguments = baseline.arguments(config)
     followed = []
-    for title in ("Every algorithm", algo.upper()):
+    for title in ("Every algorithm", "DQN" if algo == "rainbow" else algo.upper()):
         for here, there in re.findall(r"^\| (`.*?) \| (.*?) \|", own[title], re.MULTILINE):
             first, *_ = fields = re.findall(r"`(\w+)`", here)
             for field in fields:
