@@ -104,11 +104,11 @@ class SeedAdam(SeedOptimizer):
 
 
 class SeedRAdam(SeedAdam):
-    """Rectified Adam (Liu et al., 2020, "On the Variance of the Adaptive Learning Rate and Beyond").
+    """Rectified Adam (Liu et al., 2020, arXiv 1908.03265) over parameters with the seed first.
 
-    While the average of squares is of too few gradients (the first five steps), the step is the mean
-    gradient, unscaled; then Adam's step times a factor that rises to 1. Masked as SeedAdam. eps is
-    added after the bias correction, as in the paper of Adam and in optax (PyTorch: before it).
+    While the average of squares is of too few gradients (the first five steps), the step is the
+    mean gradient, unscaled; then Adam's step times a factor that rises to 1. eps is added after the
+    bias correction, as Adam's and optax's (PyTorch: before it). Masked as SeedAdam.
     """
 
     def __init__(self, module: nn.Module, eps: float = 1e-8) -> None:

@@ -81,6 +81,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "grpo CartPole-v1": {},
     "grpo Pendulum-v1": {"groups": 1, "group_size": 4, "epochs": 2},
     "sac Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
+    "pqn CartPole-v1": {"num_envs": 8, "hidden": (64, 30)},
+    "pqn Acrobot-v1": {"num_envs": 4, "hidden": (64, 64), "layer_norm": False},
     "q_learning FrozenLake-v1": {},
     "q_learning CartPole-v1": {},
     "sarsa Taxi-v4": {},

@@ -7,7 +7,7 @@ from manyseeds.benchmarks.experiments import catalog
 # In the order of tables and legends, which is that of the colours of figures. Others come last.
 FIRST = (
     *("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa"),
-    *("policy_iteration", "value_iteration", "monte_carlo", "td_prediction", "sac"),
+    *("policy_iteration", "value_iteration", "monte_carlo", "td_prediction", "sac", "pqn"),
 )
 # Likewise of environments: control from the easiest on, then tables.
 FIRST_ENVIRONMENTS = (

@@ -28,6 +28,7 @@ def networks(
     biases: Sequence[Tensor],
     gains: Sequence[Tensor],
     shifts: Sequence[Tensor],
+    *,
     columns: Sequence[int],
     activation: str,
 ) -> tuple[Tensor, ...]:
@@ -66,12 +67,14 @@ def takes(networks: Any, *args: Any) -> bool:
 
 def forward(module: Any, /, x: Tensor) -> list[Tensor]:
     """What `SeedMLP.forward` of layers.py says."""
-    return list(networks(x, *module.parameter_lists(), module.outputs, module.activation))
+    settings = {"columns": module.outputs, "activation": module.activation}
+    return list(networks(x, *module.parameter_lists(), **settings))
 
 
 def only(module: Any, /, k: int, x: Tensor) -> Tensor:
     """What `SeedMLP.only` of layers.py says."""
-    (y,) = networks(x, *module.alone(k), [module.outputs[k]], module.activation)
+    settings = {"columns": [module.outputs[k]], "activation": module.activation}
+    (y,) = networks(x, *module.alone(k), **settings)
     return y
 
 

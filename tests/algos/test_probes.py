@@ -39,6 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {"num_envs": 4, "train_freq": 2, "gradient_steps": 2, "learning_rate": 1e-2}
     | {"batch_size": 32, "learning_starts": 64, "target_update_interval": 40}
     | {"total_timesteps": 1200},
+    "pqn": {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "learning_rate": 3e-2}
+    | {"total_timesteps": 2560},
     "reinforce": {"episodes": 32, "learning_rate": 2e-2, "critic_learning_rate": 2e-2}
     | {"minibatch_size": 32, "critic_updates": 6, "total_timesteps": 1600},
     "grpo": {"groups": 2, "group_size": 8, "epochs": 3, "learning_rate": 2e-2}
@@ -50,6 +52,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "a2c": {},
     "trpo": {},
     "dqn": {},
+    "pqn": {},
     "reinforce, baseline": {"weight": "baseline"},
     "reinforce, q": {"weight": "q"},
 }
@@ -67,6 +70,7 @@ BOOTSTRAPPING: dict[str, dict[str, Any]] = {
     "a2c, Monte Carlo": {"advantage": "monte_carlo"},
     "trpo": {},
     "dqn": {},
+    "pqn": {},
 }
 
 
@@ -92,7 +96,7 @@ class Trained:
     def values(self, *obs: float) -> Tensor:
         """V [S, B] of B observations."""
         x = torch.tensor(obs).view(1, -1, 1).expand(SEEDS, -1, 1)
-        if self.algo == "dqn":
+        if self.algo in ("dqn", "pqn"):
             return self.policy(x).amax(-1)  # type: ignore[no-any-return]
         if self.algo == "reinforce":
             return self.critics[0](x, torch.zeros(x.shape[:2], dtype=torch.int64))
@@ -103,7 +107,7 @@ class Trained:
         """Of action 1 [S, B], for B observations; 0 or 1 of a greedy policy."""
         x = torch.tensor(obs).view(1, -1, 1).expand(SEEDS, -1, 1)
         actions = torch.ones(x.shape[:2], dtype=torch.int64)
-        if self.algo == "dqn":
+        if self.algo in ("dqn", "pqn"):
             return self.policy.act(x).float()  # type: ignore[no-any-return]
         if self.algo == "reinforce":
             return self.policy(x, actions)[0].exp()  # type: ignore[no-any-return]

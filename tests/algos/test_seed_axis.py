@@ -231,10 +231,12 @@ BRIEF: dict[str, dict[str, Any]] = {
     "reinforce": {"total_timesteps": 120, "episodes": 2, "critic_updates": 2},
     "grpo": {"total_timesteps": 120, "group_size": 3, "minibatch_size": 32, "epochs": 2},
     "sac": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
+    "pqn": {"num_envs": 2, "num_steps": 32, "minibatch_size": 16, "total_timesteps": 192},
 }
 USUAL = "CartPole-v1", "Pendulum-v1"
 PLACES = {  # an environment, and one whose continuous scores show every bit
     "dqn": ("CartPole-v1", "Acrobot-v1"),
+    "pqn": ("CartPole-v1", "Acrobot-v1"),
     "sac": ("MountainCarContinuous-v0", "Pendulum-v1"),
 }
 with_a_compiler = pytest.mark.skipif(not kernels.available(), reason="no C compiler")

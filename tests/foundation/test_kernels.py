@@ -354,6 +354,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda net: SeedAdam(net, eps=1e-5),
         lambda ps: torch.optim.Adam(ps, eps=1e-5),
     ),
+    "radam": (SeedRAdam, torch.optim.RAdam),
     "rmsprop": (
         lambda net: SeedRMSprop(net, alpha=0.9, eps=1e-3),
         lambda ps: torch.optim.RMSprop(ps, alpha=0.9, eps=1e-3),
@@ -616,8 +617,8 @@ def test_all_of_this_is_computed_in_c() -> None:
     case = Case(1, 2, (3, 4), (2,), "tanh")
     (y,) = case.net(case.x)
     assert "Networks" in type(y.grad_fn).__name__
-    weights, biases = list(case.net.weights), list(case.net.biases)
-    assert torch.equal(networks(case.x, weights, biases, [2], "tanh")[0], y)
+    lists = case.net.parameter_lists()
+    assert torch.equal(networks(case.x, *lists, columns=[2], activation="tanh")[0], y)
     logprob, _ = Categorical(y).logprob_and_entropy(torch.zeros(1, 2).long())
     assert "Categorical" in type(logprob.grad_fn).__name__
     assert isinstance(kernels.execution(), dict)
