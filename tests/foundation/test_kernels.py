@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from manyseeds import kernels
 from manyseeds.distributions import Categorical
+from manyseeds.kernels import mlp
 from manyseeds.kernels.mlp import networks
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam, SeedOptimizer, SeedRAdam, SeedRMSprop
@@ -272,6 +274,27 @@ def test_gradients_have_derivatives_by_those_of_the_outputs(case: Case) -> None:
     for x, y in zip(found, right, strict=True):
         assert y.dtype == torch.float64  # by PyTorch
         torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-5 * (1 + scale))
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("hidden", [(), (20,), (40, 17, 33)])
+def test_gradients_by_the_inputs(hidden: tuple[int, ...], layer_norm: bool) -> None:
+    """What C's algorithms ask for, of more samples than a block has."""
+    B, case = 150, Case(1, 150, (4, *hidden), (3,), "tanh", layer_norm=layer_norm)
+    (weights,) = case.weights
+    exact = copy.deepcopy(case.net).double()
+    x = case.x.double().requires_grad_()
+    (expected,) = torch.autograd.grad(exact(x)[0], x, weights.double())
+    described = mlp.struct(case.net)
+    sizes = (4, *hidden, 16)
+    width = mlp.width_of_hidden(sizes, len(list(case.net.parameters())))
+    kept, y, found = torch.empty(B * width), torch.empty(1, B, 3), torch.empty(1, B, 4)
+    scratch = torch.empty(2 * 128 * max(sizes) + sum(map(math.prod, pairwise(sizes))) + 4 * 40)
+    c, network = kernels.functions(), ctypes.byref(described)
+    c.mlp_forward(network, B, case.x.data_ptr(), kept.data_ptr(), mlp.addresses([y]))
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (kept, weights, found, scratch)]
+    c.network_input_gradient(network, 0, 0, B, *pointers)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_second_derivatives_are_not_known() -> None:
