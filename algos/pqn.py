@@ -166,7 +166,7 @@ def lambda_returns(
     gamma = broadcast(gamma, rewards)
     # No return reaches back across the end of its episode, nor from beyond the rollout.
     goes_on = (~(terminated | truncated)).to(rewards.dtype)
-    goes_on[:, -1] = 0
+    goes_on[:, -1].zero_()
     decay = broadcast(q_lambda, goes_on) * goes_on
     # A truncation is bootstrapped, a termination is not.
     bootstrap = (1 - decay) * next_values * ~terminated

@@ -179,7 +179,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("exploration_rate", "(final - initial)", "(final + initial)"),
         ("lambda_returns", " * ~terminated", ""),
         ("lambda_returns", "(terminated | truncated)", "truncated"),
-        ("lambda_returns", "goes_on[:, -1] = 0", "goes_on[:, -1] = 1"),
+        ("lambda_returns", "goes_on[:, -1].zero_()", "goes_on[:, -1].fill_(1)"),
         ("lambda_returns", "(1 - decay) *", "decay *"),
         ("estimate", "rollout.rewards) * rollout.rewards", "rollout.rewards) + rollout.rewards"),
         ("estimate", ".amax(-1)", ".amin(-1)"),
