@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import draws, in_c, mlp, statistics, usable
@@ -63,6 +64,9 @@ class SeedMLP(nn.Module):
     `outputs[k]` outputs. Parameters are `[S, K, in, out]` and `[S, K, 1, out]`. The last layer is
     padded to a multiple of 16 columns; the padding starts at zero and never gets a gradient,
     because it is cut off.
+
+    layer_norm: normalise every hidden layer over its units, before the activation (Ba et al., 2016,
+    arXiv 1607.06450; eps 1e-5), with gains and shifts `[S, K, 1, width]` that start at 1 and 0.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class SeedMLP(nn.Module):
         hidden: Sequence[int],
         outputs: Sequence[int],
         activation: str,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.activation = activation
@@ -85,6 +90,9 @@ class SeedMLP(nn.Module):
         self._views: dict[Any, Any] = {}
         self.structs: dict[Any, Any] = {}  # for C (kernels/mlp.py)
         self.biases = nn.ParameterList(torch.zeros(seeds, K, 1, n_out) for n_out in sizes[1:])
+        widths = hidden if layer_norm else ()
+        self.gains = nn.ParameterList(torch.ones(seeds, K, 1, width) for width in widths)
+        self.shifts = nn.ParameterList(torch.zeros(seeds, K, 1, width) for width in widths)
 
     def constant(self, size: int, value: Tensor | float) -> nn.Parameter:
         """A parameter `[S, K, 1, size]` that does not depend on the input.
@@ -101,16 +109,15 @@ class SeedMLP(nn.Module):
         S, B, n_in = x.shape
         K = len(self.outputs)
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
-        weights, biases = self.parameter_lists()
-        y = self._layers(x, [w.flatten(0, 1) for w in weights], [b.flatten(0, 1) for b in biases])
+        y = self._layers(x, *([p.flatten(0, 1) for p in ps] for ps in self.parameter_lists()))
         y = y.view(S, K, B, -1)
         return [y[:, k, :, :width] for k, width in enumerate(self.outputs)]
 
     @in_c(mlp.only, mlp.takes)
     def only(self, k: int, x: Tensor) -> Tensor:
         """The output of network k alone, `[S, B, outputs[k]]`."""
-        weights, biases = ([p.select(1, k) for p in ps] for ps in self.parameter_lists())
-        return self._layers(x, weights, biases)[..., : self.outputs[k]]
+        lists = ([p.select(1, k) for p in ps] for ps in self.parameter_lists())
+        return self._layers(x, *lists)[..., : self.outputs[k]]
 
     def policy_in_c(
         self,
@@ -125,14 +132,13 @@ class SeedMLP(nn.Module):
         """
         return PolicyKernel(self, stats, log_std, noise_is_action)
 
-    def alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Weights and biases of network k, `[S, 1, ...]`."""
+    def alone(self, k: int) -> tuple[list[Tensor], ...]:
+        """The parameters of network k, `[S, 1, ...]`, in the lists of `parameter_lists`."""
         lists = self.parameter_lists()
         if len(self.outputs) == 1:
             return lists
         if torch.is_grad_enabled():
-            weights, biases = ([p.narrow(1, k, 1) for p in ps] for ps in lists)
-            return weights, biases
+            return tuple([p.narrow(1, k, 1) for p in ps] for ps in lists)
         # Views of the same memory: made once, for as long as the parameters stay there.
         where = [p.data_ptr() for ps in lists for p in ps]
         if self._views.get("where") != where:
@@ -144,17 +150,27 @@ class SeedMLP(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_views": {}, "structs": {}}  # a copy has other memory
 
-    def parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Weights and biases."""
+    def parameter_lists(self) -> tuple[list[Tensor], ...]:
+        """Weights, biases, gains and shifts."""
         # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.
-        lists = self.weights._parameters, self.biases._parameters
-        return list(lists[0].values()), list(lists[1].values())  # type: ignore[arg-type]
+        lists = self.weights, self.biases, self.gains, self.shifts
+        return tuple(list(x._parameters.values()) for x in lists)  # type: ignore[arg-type]
 
-    def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+    def _layers(
+        self,
+        x: Tensor,
+        weights: list[Tensor],
+        biases: list[Tensor],
+        gains: list[Tensor],
+        shifts: list[Tensor],
+    ) -> Tensor:
         if not x.is_floating_point():
             raise ValueError(f"an input of {x.dtype}, must be vectors of floats; states one-hot")
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
+        for layer, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if gains:  # each row is normalised alone, whatever the others are
+                x = layer_norm(x, x.shape[-1:], eps=1e-5) * gains[layer] + shifts[layer]
+            x = ACTIVATIONS[self.activation](x)
         return torch.baddbmm(biases[-1], x, weights[-1])
 
     def _matrices(self) -> Iterator[tuple[int, int, int]]:

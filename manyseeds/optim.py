@@ -103,6 +103,49 @@ class SeedAdam(SeedOptimizer):
         return norms
 
 
+class SeedRAdam(SeedAdam):
+    """Rectified Adam (Liu et al., 2020, arXiv 1908.03265) over parameters with the seed first.
+
+    While the average of squares is of too few gradients (the first five steps), the step is the
+    mean gradient, unscaled; then Adam's step times a factor that rises to 1. eps is added after the
+    bias correction, as Adam's and optax's (PyTorch: before it). Masked as SeedAdam.
+    """
+
+    def __init__(self, module: nn.Module, eps: float = 1e-8) -> None:
+        super().__init__(module, eps)
+        self.steps = torch.zeros_like(self.beta_powers[0])  # taken by each seed, [S, 1]
+
+    @torch.no_grad()
+    @in_c(optim.step, optim.takes)
+    def step(
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float = 0.0,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Update the parameters from the gradients, and forget the gradients; as SeedAdam.step."""
+        norms = self.gather(max_grad_norm, mask)
+        takes_step = self._all_seeds if mask is None else mask.double().unsqueeze(1)
+        self.steps.add_(takes_step)
+        for power, beta in zip(self.beta_powers, self.betas, strict=True):
+            power.mul_(1 - (1 - beta) * takes_step)
+        correction1, correction2 = (1 - self.beta_powers).clamp(min=1e-12)  # 1e-12: no step yet
+        # The number of gradients that the average of squares is of, in the limit and now.
+        limit = 2 / (1 - self.betas[1]) - 1
+        length = limit - 2 * self.steps * self.beta_powers[1] / correction2
+        rectified, known = length > 5, length.clamp(min=5)
+        share = (known - 4) * (known - 2) * limit / ((limit - 4) * (limit - 2) * known)
+        factor = torch.where(rectified, (share * correction2).sqrt(), 1.0)
+        step_size = takes_step * broadcast(lr, factor) * factor / correction1
+        weight1, weight2 = ((1 - beta) * takes_step.to(self.params.dtype) for beta in self.betas)
+        self.mean.lerp_(self.grads, weight1)
+        self.square.lerp_(self.grads.square(), weight2)
+        small = (self.eps * correction2.sqrt()).to(self.params.dtype)
+        scale = torch.where(rectified, self.square.sqrt().add_(small), 1.0)
+        self.params.addcmul_(self.mean / scale, step_size.to(self.params.dtype), value=-1)
+        return norms
+
+
 class SeedRMSprop(SeedOptimizer):
     """RMSprop (Tieleman and Hinton, 2012) over parameters whose first dimension is the seed.
 

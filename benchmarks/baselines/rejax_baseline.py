@@ -1,10 +1,11 @@
-"""rejax's PPO and DQN with our hyperparameters; environments in JAX, PPO's seeds in one batch.
+"""rejax's PPO, DQN and PQN with our hyperparameters; environments in JAX, seeds in one batch.
 
     .venv-jax/bin/python benchmarks/rejax_baseline.py --algo ppo --env CartPole-v1 --seeds 30
 
 In an environment of its own, which `make jax-env` sets up. Flags and presets are those of the
-algorithm's own file. rejax trains in gymnax's environments; its weights at each 1/20 of the
-training are loaded into our networks and evaluated as ours are, in our environments.
+algorithm's own file. rejax trains in gymnax's environments, DQN's seeds one by one; its weights at
+each 1/20 of the training are loaded into our networks and evaluated as ours are, in our
+environments.
 
 What stays rejax's own:
  1. A time limit is a terminal state: nothing is bootstrapped behind it.
@@ -19,6 +20,8 @@ What stays rejax's own:
  6. DQN: `gradient_steps` after every `train_freq` steps become the same number of updates per step,
     spread evenly: 128 after 256 is one after every two, taken in two environments.
  7. The training is cut into 20 equal pieces of whole updates, so that it is a little longer.
+ 8. PQN: Adam (ours: RAdam), half the squared error, and in returns the largest action value one
+    step later than that of the successor. The variance that normalises a layer gets 1e-6 (1e-5).
 
 Not rejax's: minibatches of DQN are drawn with replacement, as SB3, SBX and ours draw them. rejax's
 draw without it takes a random number for every place of the buffer, most of the time of a training.
@@ -39,7 +42,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyseeds.algos import dqn, ppo
+from manyseeds.algos import dqn, ppo, pqn
 from manyseeds.benchmarks.experiments import jax_peer
 from manyseeds.cli import ControlConfig, Preset, parse_both, read_algo
 from manyseeds.errors import UsageError
@@ -50,7 +53,7 @@ from manyseeds.runs.control import Run, print_result
 # The module can be read where it cannot be used.
 jax, rejax = jax_peer.optional("jax"), jax_peer.optional("rejax")
 
-Agent = ppo.ActorCritic | dqn.QNetwork
+Agent = ppo.ActorCritic | dqn.QNetwork | pqn.QNetwork
 PACKAGES = ("rejax", "gymnax", "jax")
 ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "MountainCarContinuous-v0")
 
@@ -60,7 +63,7 @@ class Flags:
     """What this script has besides the flags of the algorithm."""
 
     algo: str = "ppo"
-    """Algorithm: ppo or dqn."""
+    """Algorithm: ppo, dqn or pqn."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,23 @@ def dqn_arguments(config: dqn.Config) -> dict[str, Any]:
     }
 
 
+def pqn_arguments(config: pqn.Config) -> dict[str, Any]:
+    """Raises UsageError for what rejax's PQN does not have."""
+    refuse(config.anneal_lr, "--anneal-lr", "has no schedules")
+    refuse(config.reward_scale != 1, f"--reward-scale {config.reward_scale}", "has none")
+    refuse(not config.layer_norm, "--no-layer-norm", "always normalises")
+    return {
+        "num_envs": config.num_envs,
+        "num_steps": config.num_steps,
+        "num_epochs": config.epochs,
+        "num_minibatches": config.batch_size // config.minibatch,
+        "td_lambda": config.q_lambda,
+        "eps_start": config.exploration_initial_eps,
+        "eps_end": config.exploration_final_eps,
+        "exploration_fraction": config.exploration_fraction,
+    }
+
+
 def refuse(condition: bool, flag: str, why: str) -> None:
     """Raise UsageError where a condition holds."""
     if condition:
@@ -140,6 +160,10 @@ def ours_with(agent: Agent, kept: dict[str, Any]) -> Agent:
             width = kernel.shape[-1]
             net.weights[k][:, 0, :, :width] = torch.from_numpy(kernel)
             net.biases[k][:, 0, 0, :width] = torch.from_numpy(bias)
+        if isinstance(agent, pqn.QNetwork):
+            for k, (gain, shift) in enumerate(norms_of(kept["layers"])):
+                net.gains[k][:, 0, 0] = torch.from_numpy(gain)
+                net.shifts[k][:, 0, 0] = torch.from_numpy(shift)
         if isinstance(agent, ppo.ActorCritic):
             if agent.obs_stats is not None:
                 agent.obs_stats.mean[:, 0] = torch.from_numpy(kept["mean"]).double()
@@ -152,23 +176,32 @@ def ours_with(agent: Agent, kept: dict[str, Any]) -> Agent:
 def layers_of(params: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Kernels and biases from the input on: the layers of a network within, then its own."""
 
-    def numbered(layers: Mapping[str, Any]) -> list[Any]:
-        found = [name for name in layers if "kernel" in layers[name]]
-        return [layers[x] for x in sorted(found, key=lambda x: int(re.sub(r"\D", "", x) or 0))]
-
-    within = [layer for inner in params.values() for layer in numbered(inner)]
-    layers = within + numbered(params)
+    within = [layer for inner in params.values() for layer in numbered(inner, "kernel")]
+    layers = within + numbered(params, "kernel")
     return [(np.array(layer["kernel"]), np.array(layer["bias"])) for layer in layers]
 
 
-def kept_of_dqn(state: Any) -> dict[str, Any]:
+def norms_of(params: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Gains and shifts of normalised layers, from the input on."""
+    layers = numbered(params, "scale")
+    return [(np.array(layer["scale"]), np.array(layer["bias"])) for layer in layers]
+
+
+def numbered(layers: Mapping[str, Any], has: str) -> list[Any]:
+    """The layers that have a parameter, in the order of the numbers in their names."""
+    found = [name for name in layers if has in layers[name]]
+    return [layers[x] for x in sorted(found, key=lambda x: int(re.sub(r"\D", "", x) or 0))]
+
+
+def kept_of_values(state: Any) -> dict[str, Any]:
     """Of one seed: the action values."""
     return {"layers": state.q_ts.params["params"]}
 
 
 PEERS: dict[str, Peer] = {
     "ppo": Peer("ppo", ppo.Config, ppo.PRESETS, ppo_arguments, kept_of_ppo, ppo.ActorCritic),
-    "dqn": Peer("dqn", dqn.Config, dqn.PRESETS, dqn_arguments, kept_of_dqn, dqn.QNetwork),
+    "dqn": Peer("dqn", dqn.Config, dqn.PRESETS, dqn_arguments, kept_of_values, dqn.QNetwork),
+    "pqn": Peer("pqn", pqn.Config, pqn.PRESETS, pqn_arguments, kept_of_values, pqn.QNetwork),
 }
 
 
@@ -185,9 +218,9 @@ def train(peer: Peer, config: Any, run: Run) -> Agent:
         max_grad_norm=config.max_grad_norm or math.inf,
         **peer.arguments(config),
     )
-    if peer.name == "dqn":
-        # create() has no way to say it
+    if peer.name != "ppo":  # create() has no way to say it
         algo = algo.replace(agent=algo.agent.clone(hidden_layer_sizes=config.hidden))
+    if peer.name == "dqn":
         rejax.buffers.ReplayBuffer.sample = sample_with_replacement
 
     def kept(algo: Any, state: Any, key: Any) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class LeCunQNetwork(dqn.QNetwork):
 
     def __init__(self, spec: envs.EnvSpec, config: dqn.Config, init: SeedStreams) -> None:
         super().__init__(spec, config, init)
-        weights, biases = self.q.parameter_lists()
+        weights, biases, *_ = self.q.parameter_lists()
         lecun_normal(weights, init)
         with torch.no_grad():
             for bias in biases:

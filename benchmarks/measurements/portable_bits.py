@@ -90,6 +90,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "td3 Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
     "ddpg Pendulum-v1": {"hidden": (64, 64), "batch_size": 64, "learning_starts": 500},
     "sac_discrete CartPole-v1": FEW_UPDATES,
+    "pqn CartPole-v1": {"num_envs": 8, "hidden": (64, 30)},
+    "pqn Acrobot-v1": {"num_envs": 4, "hidden": (64, 64), "layer_norm": False},
     "q_learning FrozenLake-v1": {},
     "q_learning CartPole-v1": {},
     "sarsa Taxi-v4": {},

@@ -8,7 +8,7 @@ from manyseeds.benchmarks.experiments import catalog
 FIRST = (
     *("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa"),
     *("policy_iteration", "value_iteration", "monte_carlo", "td_prediction"),
-    *("sac", "td3", "ddpg", "sac_discrete", "rainbow"),
+    *("sac", "td3", "ddpg", "sac_discrete", "rainbow", "pqn"),
 )
 # Likewise of environments: control from the easiest on, then tables.
 FIRST_ENVIRONMENTS = (

@@ -4,6 +4,8 @@
 // however many threads there are: its bits depend on its own weights and inputs only.
 #include "mlp.h"
 
+#include <math.h>
+
 #include "functions.h"
 
 // The widest vectors that this library was built with.
@@ -189,6 +191,131 @@ static void dots(int M, int N, int K, const float *a, const float *b, const floa
   }
 }
 
+// Adds the sums over the B rows of x [B, N] to sums.
+static void add_rows(int B, int N, const float *x, float *sums) {
+  int n = 0;
+  for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH) {
+    vec totals[COLUMNS];
+UNROLL
+    for (int j = 0; j < COLUMNS; j++) totals[j] = load(sums + n + j * WIDTH);
+    for (int b = 0; b < B; b++)
+UNROLL
+      for (int j = 0; j < COLUMNS; j++) totals[j] += load(x + (long)b * N + n + j * WIDTH);
+UNROLL
+    for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
+  }
+  for (; n + WIDTH <= N; n += WIDTH) {
+    vec total = load(sums + n);
+    for (int b = 0; b < B; b++) total += load(x + (long)b * N + n);
+    store(sums + n, total);
+  }
+  if (n < N) {
+    vec total = load_part(sums + n, N - n);
+    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, N - n);
+    store_part(sums + n, total, N - n);
+  }
+}
+
+// ---- Layer normalisation -------------------------------------------------------------------
+
+// The sum of N numbers.
+INLINE float sum_of_row(int N, const float *x) {
+  vec sums[PARTS] = {0};
+  for (int n = 0; n < N; n += LANES)
+UNROLL
+    for (int p = 0; p < PARTS; p++) {
+      const int at = n + p * WIDTH;
+      if (at < N) sums[p] += load_up_to(x + at, N - at);
+    }
+  return sum_of(sums);
+}
+
+// The dot product of N numbers each.
+INLINE float dot_of_row(int N, const float *x, const float *y) {
+  vec sums[PARTS] = {0};
+  for (int n = 0; n < N; n += LANES)
+UNROLL
+    for (int p = 0; p < PARTS; p++) {
+      const int at = n + p * WIDTH;
+      if (at < N)
+        sums[p] = plus_product(sums[p], load_up_to(x + at, N - at), load_up_to(y + at, N - at));
+    }
+  return sum_of(sums);
+}
+
+// Rows of x [rows, N] in place: unit, which has mean 0 and variance 1, times the gain, plus the shift.
+// units [rows, N] gets each unit and scales [rows] its factor; or both are null.
+static void normalize(int rows, int N, const float *gain, const float *shift, float *x, float *units,
+                      float *scales) {
+  for (int r = 0; r < rows; r++, x += N) {
+    const float mean = sum_of_row(N, x) / (float)N;
+    for (int n = 0; n < N; n += WIDTH) store_up_to(x + n, load_up_to(x + n, N - n) - mean, N - n);
+    const float scale = 1 / sqrtf(dot_of_row(N, x, x) / (float)N + 1e-5f);
+    for (int n = 0; n < N; n += WIDTH) {
+      const vec unit = load_up_to(x + n, N - n) * scale;
+      const vec g = load_up_to(gain + n, N - n), from = load_up_to(shift + n, N - n);
+      store_up_to(x + n, plus_product(from, g, unit), N - n);
+      if (units) store_up_to(units + (long)r * N + n, unit, N - n);
+    }
+    if (scales) scales[r] = scale;
+  }
+}
+
+// The derivative of a unit, in place: of a change of what was normalised, or, as it is symmetric, from
+// the gradient by the unit to that by what was normalised.
+static void through_unit(int N, const float *unit, float scale, float *x) {
+  const float mean = sum_of_row(N, x) / (float)N, along = dot_of_row(N, x, unit) / (float)N;
+  for (int n = 0; n < N; n += WIDTH) {
+    const vec rest = load_up_to(x + n, N - n) - mean;
+    const vec y = plus_product(rest, all(-along), load_up_to(unit + n, N - n)) * scale;
+    store_up_to(x + n, y, N - n);
+  }
+}
+
+// The gradient by what was normalised, in place, from that by what `normalize` made of it. Those of
+// gain and shift are added to of_gain and of_shift, unless these are null.
+static void through_normalize(int rows, int N, const float *gain, const float *units,
+                              const float *scales, float *gradient, float *of_gain,
+                              float *of_shift) {
+  if (of_shift) add_rows(rows, N, gradient, of_shift);
+  for (int r = 0; r < rows; r++, gradient += N, units += N) {
+    for (int n = 0; n < N; n += WIDTH) {
+      const vec g = load_up_to(gradient + n, N - n), unit = load_up_to(units + n, N - n);
+      if (of_gain) {
+        const vec sums = load_up_to(of_gain + n, N - n);
+        store_up_to(of_gain + n, plus_product(sums, g, unit), N - n);
+      }
+      store_up_to(gradient + n, g * load_up_to(gain + n, N - n), N - n);
+    }
+    through_unit(N, units, scales[r], gradient);
+  }
+}
+
+// The change of what `normalize` makes, in place, from that of what it is given and those of gain and
+// shift.
+static void change_through_normalize(int rows, int N, const float *gain, const float *of_gain,
+                                     const float *of_shift, const float *units,
+                                     const float *scales, float *change) {
+  for (int r = 0; r < rows; r++, change += N, units += N) {
+    through_unit(N, units, scales[r], change);
+    for (int n = 0; n < N; n += WIDTH) {
+      const vec unit = load_up_to(units + n, N - n), g = load_up_to(gain + n, N - n);
+      const vec of_parameters =
+          plus_product(load_up_to(of_shift + n, N - n), load_up_to(of_gain + n, N - n), unit);
+      store_up_to(change + n, plus_product(of_parameters, g, load_up_to(change + n, N - n)), N - n);
+    }
+  }
+}
+
+// What hidden layer l keeps, of B samples: `kept` begins with its outputs.
+INLINE float *units_of(const networks *m, int l, int B, const float *kept) {
+  return (float *)kept + (long)B * m->sizes[l + 1];
+}
+
+INLINE float *scales_of(const networks *m, int l, int B, const float *kept) {
+  return units_of(m, l, B, kept) + (long)B * m->sizes[l + 1];
+}
+
 // ---- Networks ------------------------------------------------------------------------------
 
 void prepare_forward(const networks *m, int s, int k, float *scratch) {
@@ -210,9 +337,13 @@ void network_forward(const networks *m, int s, int k, int B, const float *x, flo
       float *out = hidden ? kept + (long)b * O : l % 2 ? other : one;
       product(&(matrices){rows, O, I, in, I, 1, parameter(m, 2 * l, s, k), O,
                           parameter(m, 2 * l + 1, s, k), out, O, 0});
+      if (m->normalized)
+        normalize(rows, O, parameter(m, gain_of(m, l), s, k), parameter(m, gain_of(m, l) + 1, s, k),
+                  out, hidden ? units_of(m, l, B, kept) + (long)b * O : 0,
+                  hidden ? scales_of(m, l, B, kept) + b : 0);
       activate(m->activation, (long)rows * O, out);
       in = out;
-      kept += (long)B * O;
+      kept += B * width_kept(m, l);
     }
     dots(rows, C, sizes[L - 1], in, turned, parameter(m, 2 * L - 1, s, k), y + (long)b * C);
   }
@@ -251,38 +382,14 @@ int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *
   return for_each(m->seeds * m->networks, m->threads, forward_scratch(m), forward_one, &given);
 }
 
-// Adds the sums over the B rows of x [B, N] to sums.
-static void add_rows(int B, int N, const float *x, float *sums) {
-  int n = 0;
-  for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH) {
-    vec totals[COLUMNS];
-UNROLL
-    for (int j = 0; j < COLUMNS; j++) totals[j] = load(sums + n + j * WIDTH);
-    for (int b = 0; b < B; b++)
-UNROLL
-      for (int j = 0; j < COLUMNS; j++) totals[j] += load(x + (long)b * N + n + j * WIDTH);
-UNROLL
-    for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
-  }
-  for (; n + WIDTH <= N; n += WIDTH) {
-    vec total = load(sums + n);
-    for (int b = 0; b < B; b++) total += load(x + (long)b * N + n);
-    store(sums + n, total);
-  }
-  if (n < N) {
-    vec total = load_part(sums + n, N - n);
-    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, N - n);
-    store_part(sums + n, total, N - n);
-  }
-}
-
-// The matrices of layers from `first` on, turned, one behind the other.
-static void turn_layers(const networks *m, int s, int k, int first, float *to) {
+// The matrices of layers from `first` on, turned, one behind the other. Returns where they end.
+static const float *turn_layers(const networks *m, int s, int k, int first, float *to) {
   for (int l = first; l < m->layers; l++) {
     const int I = m->sizes[l], O = l == m->layers - 1 ? m->columns[k] : m->sizes[l + 1];
     turn(I, O, parameter(m, 2 * l, s, k), m->sizes[l + 1], to);
     to += (long)I * O;
   }
+  return to;
 }
 
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
@@ -291,17 +398,15 @@ void network_backward(const networks *m, int s, int k, int B, const float *x, co
   const long widest = widest_of(m);
   float *one = scratch, *other = one + BLOCK * widest;
   float *turned_gw = other + BLOCK * widest, *turned = turned_gw + NARROW * widest;
-  turn_layers(m, s, k, 1, turned);
-  const float *at = turned;
-  for (int l = 1; l < L; l++) at += (long)sizes[l] * (l == L - 1 ? m->columns[k] : sizes[l + 1]);
+  const float *end = turn_layers(m, s, k, 1, turned);
   for (int b = 0; b < B || !b; b += BLOCK) {  // once without samples, for zeros
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *out = gy + (long)b * m->columns[k];  // gradient behind layer l
-    const float *kept = hidden + B * width_of_hidden(m), *w = at;
+    const float *kept = hidden + B * width_of_hidden(m), *w = end;
     for (int l = L - 1; l >= 0; l--) {
       const int I = sizes[l], ld = sizes[l + 1], O = l == L - 1 ? m->columns[k] : ld;
       float *gw = gradients[2 * l], *gb = gradients[2 * l + 1];
-      if (l > 0) kept -= (long)B * I;
+      if (l > 0) kept -= B * width_kept(m, l - 1);
       const float *in = l > 0 ? kept + (long)b * I : x + (long)b * I;
       if (!b) {
         memset(gb, 0, sizeof(float) * ld);
@@ -320,6 +425,13 @@ void network_backward(const networks *m, int s, int k, int B, const float *x, co
       w -= (long)I * O;
       product(&(matrices){rows, I, O, out, O, 1, w, I, 0, one, I, 0});
       step_back(m->activation, (long)rows * I, in, one);
+      if (m->normalized) {
+        const int i = gain_of(m, l - 1);
+        if (!b) memset(gradients[i], 0, sizeof(float) * I);
+        if (!b) memset(gradients[i + 1], 0, sizeof(float) * I);
+        through_normalize(rows, I, parameter(m, i, s, k), units_of(m, l - 1, B, kept) + (long)b * I,
+                          scales_of(m, l - 1, B, kept) + b, one, gradients[i], gradients[i + 1]);
+      }
       out = one;
       one = other;
       other = (float *)out;
@@ -332,20 +444,23 @@ void network_input_gradient(const networks *m, int s, int k, int B, const float 
   const int L = m->layers, *sizes = m->sizes;
   const long widest = widest_of(m);
   float *turned = scratch + 2 * BLOCK * widest;
-  turn_layers(m, s, k, 0, turned);
+  const float *end = turn_layers(m, s, k, 0, turned);
   for (int b = 0; b < B; b += BLOCK) {
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *out = gy + (long)b * m->columns[k];  // gradient behind layer l
-    const float *kept = hidden + B * width_of_hidden(m), *w = turned;
-    for (int l = 0; l < L - 1; l++) w += (long)sizes[l] * sizes[l + 1];
+    const float *kept = hidden + B * width_of_hidden(m), *w = end;
     for (int l = L - 1; l >= 0; l--) {
       const int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1];
       float *in = l ? scratch + (l % 2 ? BLOCK * widest : 0) : gx + (long)b * I;
+      w -= (long)I * O;
       product(&(matrices){rows, I, O, out, O, 1, w, I, 0, in, I, 0});
       if (l == 0) break;
-      kept -= (long)B * I;
+      kept -= B * width_kept(m, l - 1);
       step_back(m->activation, (long)rows * I, kept + (long)b * I, in);
-      w -= (long)sizes[l - 1] * I;
+      if (m->normalized)
+        through_normalize(rows, I, parameter(m, gain_of(m, l - 1), s, k),
+                          units_of(m, l - 1, B, kept) + (long)b * I,
+                          scales_of(m, l - 1, B, kept) + b, in, 0, 0);
       out = in;
     }
   }
@@ -358,18 +473,19 @@ static void of_network(const networks *m, long n, float *const *all, float **own
     own[2 * l] = all[2 * l] + n * I * O;
     own[2 * l + 1] = all[2 * l + 1] + n * O;
   }
+  for (int i = 2 * m->layers; i < parameters_of(m); i++)
+    own[i] = all[i] + n * m->sizes[(i - 2 * m->layers) / 2 + 1];
 }
 
 static void backward_one(const void *given, int n, float *scratch) {
   const call *c = given;
   OF_NETWORK(c, n);
-  float *gradients[2 * m->layers];
+  float *gradients[parameters_of(m)];
   of_network(m, n, c->gradients, gradients);
   network_backward(m, s, k, B, x, hidden, c->gy[k] + outputs, gradients, scratch);
 }
 
-// Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn;
-// 0 of columns that are not used.
+// Gradients of all parameters, contiguous [S, K, ...], in their order; 0 of columns that are not used.
 // x, hidden: as mlp_forward had and left them. gy[k]: [S, B, columns[k]]. Returns 0, or 1 without
 // memory.
 int mlp_backward(const networks *m, int B, const float *x, float *hidden, const float *const *gy,
@@ -399,7 +515,13 @@ void network_tangent(const networks *m, int s, int k, int B, const float *x, con
       product(&(matrices){rows, to, from, in, from, 1, dw, to, db, out, to, 0});
       if (change) product(&(matrices){rows, to, from, change, from, 1, w, to, 0, out, to, 1});
       in = kept + (long)b * to;
-      kept += (long)B * to;
+      if (m->normalized) {
+        const int i = gain_of(m, l);
+        change_through_normalize(rows, to, parameter(m, i, s, k), tangents[i], tangents[i + 1],
+                                 units_of(m, l, B, kept) + (long)b * to,
+                                 scales_of(m, l, B, kept) + b, out);
+      }
+      kept += B * width_kept(m, l);
       step_back(m->activation, (long)rows * to, in, out);
       change = out;
     }
@@ -414,7 +536,7 @@ void network_tangent(const networks *m, int s, int k, int B, const float *x, con
 static void tangent_one(const void *given, int n, float *scratch) {
   const call *c = given;
   OF_NETWORK(c, n);
-  float *tangents[2 * m->layers];
+  float *tangents[parameters_of(m)];
   of_network(m, n, c->tangents, tangents);
   network_tangent(m, s, k, B, x, hidden, tangents, c->y[k] + outputs, scratch);
 }

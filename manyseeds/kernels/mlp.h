@@ -8,24 +8,41 @@ enum { TANH, RELU };
 // What all networks have in common.
 typedef struct {
   int seeds, networks, layers, activation, threads;
+  int normalized;          // hidden layers, over their units, before the activation
   const int *sizes;    // [layers + 1]: inputs, hidden widths, columns of the last matrix
   const int *columns;  // [networks]: how many columns of the last matrix are used
-  const float *const *parameters;  // [2 * layers]: weights [S, K, in, out] and biases [S, K, 1, out]
-  const long *strides;             // [4 * layers]: of each, floats between seeds and networks
+  // [parameters_of(m)]: weights [S, K, in, out] and biases [S, K, 1, out] of each layer in turn; then
+  // gains and shifts [S, K, 1, width] of each hidden layer in turn, where these are normalised
+  const float *const *parameters;
+  const long *strides;             // two of each: floats between seeds and networks
   // Gradients of a seed are flat [P], a network's behind those of the one before:
-  const long *places;  // [2 * layers]: where each parameter's begin in them
+  const long *places;  // [parameters_of(m)]: where each parameter's begin in them
   long size;           // floats of a network, padding included
 } networks;
 
-// A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l, of network k of seed s.
+// How many parameters a network has.
+INLINE int parameters_of(const networks *m) {
+  return 2 * m->layers + (m->normalized ? 2 * (m->layers - 1) : 0);
+}
+
+// Which is the gain of hidden layer l; the next is its shift.
+INLINE int gain_of(const networks *m, int l) { return 2 * m->layers + 2 * l; }
+
+// A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l, or another parameter i, of network k of seed s.
 INLINE const float *parameter(const networks *m, int i, int s, int k) {
   return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
 }
 
-// Floats that the hidden layers of a network put out per sample.
+// Floats that hidden layer l keeps per sample: its outputs; where it is normalised, also what its gain
+// multiplies, and what that was scaled by.
+INLINE long width_kept(const networks *m, int l) {
+  return m->normalized ? 2 * m->sizes[l + 1] + 1 : m->sizes[l + 1];
+}
+
+// Floats that all hidden layers of a network keep per sample.
 INLINE long width_of_hidden(const networks *m) {
   long total = 0;
-  for (int l = 1; l < m->layers; l++) total += m->sizes[l];
+  for (int l = 0; l < m->layers - 1; l++) total += width_kept(m, l);
   return total;
 }
 
@@ -51,9 +68,9 @@ INLINE long forward_scratch(const networks *m) {
 // Puts what network_forward needs of network k of seed s into scratch.
 void prepare_forward(const networks *m, int s, int k, float *scratch);
 
-// Outputs y [B, columns[k]] of network k of seed s for x [B, sizes[0]]. hidden gets the outputs of
-// its hidden layers, one after the other, each [B, width]; or is null.
-// scratch: prepared for this network.
+// Outputs y [B, columns[k]] of network k of seed s for x [B, sizes[0]]. hidden [B width_of_hidden] gets
+// what its hidden layers keep, one after the other: [B, width], and [B, width] and [B] where they are
+// normalised; or is null. scratch: prepared for this network.
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
                      float *scratch, float *y);
 
@@ -65,8 +82,8 @@ INLINE long backward_scratch(const networks *m) {
 }
 
 // Gradients of the parameters of network k of seed s, from gy [B, columns[k]], that of its outputs;
-// x, hidden: as network_forward had and left them. gradients: [2 * layers], where those of this
-// network go: weights [in, out] and biases [1, out] of each layer; 0 of columns that are not used.
+// x, hidden: as network_forward had and left them. gradients: [parameters_of(m)], where those of this
+// network go: weights [in, out], biases [1, out] and so on; 0 of columns that are not used.
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                       const float *gy, float *const *gradients, float *scratch);
 
@@ -91,7 +108,7 @@ INLINE long tangent_scratch(const networks *m) {
 void network_tangent(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                      float *const *tangents, float *y, float *scratch);
 
-// Where the gradients of network k go in those of a seed.
+// Where the gradients of network k go in those of a seed: to is [parameters_of(m)].
 INLINE void gradients_in(const networks *m, int k, float *of_seed, float **to) {
-  for (int i = 0; i < 2 * m->layers; i++) to[i] = of_seed + m->places[i] + k * m->size;
+  for (int i = 0; i < parameters_of(m); i++) to[i] = of_seed + m->places[i] + k * m->size;
 }

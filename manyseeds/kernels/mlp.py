@@ -1,7 +1,8 @@
 """Multilayer perceptrons of a seed axis in C (mlp.c), as an operation that autograd knows.
 
 S seeds, K networks per seed, B samples, L layers. Weights are `[S, K, in, out]`, biases
-`[S, K, 1, out]`, float32, each matrix in one piece.
+`[S, K, 1, out]`, gains and shifts of normalised hidden layers likewise; float32, each matrix in one
+piece.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ def networks(
     x: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
+    gains: Sequence[Tensor],
+    shifts: Sequence[Tensor],
+    *,
     columns: Sequence[int],
     activation: str,
 ) -> tuple[Tensor, ...]:
@@ -37,12 +41,23 @@ def networks(
     S, _, n_in, _ = weights[0].shape
     if x.shape != (S, x.shape[1], n_in) or x.dtype != weights[0].dtype:
         raise ValueError(f"x {list(x.shape)} {x.dtype} for weights of {S} seeds, {n_in} inputs")
-    parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
+    parameters = in_order(weights, biases, gains, shifts)
     sizes = (x.shape[-1], *(bias.shape[-1] for bias in biases))
     kind = ACTIVATIONS.index(activation)
     if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
         return _Networks.apply(x, sizes, tuple(columns), kind, *parameters)  # type: ignore[no-any-return, no-untyped-call]
     return compute(x.contiguous(), sizes, tuple(columns), kind, parameters, None)
+
+
+def in_order(
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    gains: Sequence[Tensor],
+    shifts: Sequence[Tensor],
+) -> list[Tensor]:
+    """The parameters as C numbers them."""
+    pairs = (*zip(weights, biases, strict=True), *zip(gains, shifts, strict=True))
+    return [p for pair in pairs for p in pair]
 
 
 def takes(networks: Any, *args: Any) -> bool:
@@ -52,14 +67,14 @@ def takes(networks: Any, *args: Any) -> bool:
 
 def forward(module: Any, /, x: Tensor) -> list[Tensor]:
     """What `SeedMLP.forward` of layers.py says."""
-    weights, biases = module.parameter_lists()
-    return list(networks(x, weights, biases, module.outputs, module.activation))
+    settings = {"columns": module.outputs, "activation": module.activation}
+    return list(networks(x, *module.parameter_lists(), **settings))
 
 
 def only(module: Any, /, k: int, x: Tensor) -> Tensor:
     """What `SeedMLP.only` of layers.py says."""
-    weights, biases = module.alone(k)
-    (y,) = networks(x, weights, biases, [module.outputs[k]], module.activation)
+    settings = {"columns": [module.outputs[k]], "activation": module.activation}
+    (y,) = networks(x, *module.alone(k), **settings)
     return y
 
 
@@ -75,7 +90,7 @@ class _Networks(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         x = x.contiguous()
         S, B = x.shape[:2]
-        hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
+        hidden = x.new_empty(S * len(columns) * B * width_of_hidden(sizes, len(parameters)))
         outputs = compute(x, sizes, columns, kind, parameters, hidden)
         ctx.settings = sizes, columns, kind
         ctx.save_for_backward(x, hidden, *parameters)
@@ -134,6 +149,17 @@ def compute(
     return outputs
 
 
+def width_of_hidden(sizes: tuple[int, ...], parameters: int) -> int:
+    """What the function of mlp.h says; parameters: how many each network has."""
+    width = sum(sizes[1:-1])
+    return 2 * width + len(sizes) - 2 if normalized(sizes, parameters) else width
+
+
+def normalized(sizes: tuple[int, ...], parameters: int) -> bool:
+    """Whether hidden layers are, by how many parameters each network has."""
+    return parameters > 2 * (len(sizes) - 1)
+
+
 class Described(NamedTuple):
     """Networks whose outputs were computed, beside their parameters."""
 
@@ -141,7 +167,7 @@ class Described(NamedTuple):
     columns: tuple[int, ...]
     kind: int
     x: Tensor  # [S, B, in]
-    hidden: Tensor  # outputs of the hidden layers
+    hidden: Tensor  # what the hidden layers have kept
 
 
 def gradients(
@@ -184,7 +210,7 @@ class _Description(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("seeds", "networks", "layers", "activation")),
-        ("threads", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("threads", "normalized")),
         *((name, ctypes.c_void_p) for name in ("sizes", "columns", "parameters", "strides")),
         *(("places", ctypes.c_void_p), ("size", ctypes.c_long)),
     )
@@ -233,6 +259,7 @@ def _describe(
         len(sizes) - 1,
         kind,
         threads,
+        normalized(sizes, len(pointers)),
         *[ctypes.addressof(array) for array in arrays],
         size,
     )
@@ -245,18 +272,21 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
 
 
-def struct(module: Any, root: Any = None) -> ctypes.Structure:
+def struct(module: Any, root: Any = None, trains_gains: bool = False) -> ctypes.Structure:
     """The `networks` of a SeedMLP; root: the module whose gradients are computed with it, or the
-    optimizer that takes a step with them. Raises CannotTake."""
-    weights, biases = module.parameter_lists()
+    optimizer that takes a step with them. trains_gains: whether the kernel has a place for the
+    gradients of gains and shifts. Raises CannotTake."""
+    lists = module.parameter_lists()
+    if root is not None and lists[2] and not trains_gains:
+        raise CannotTake("layer normalisation is not trained by this kernel")
     places = NOWHERE if root is None else places_in(root)
-    parameters = weights + biases
+    parameters = [p for ps in lists for p in ps]
     lies = tuple((id(p), p.data_ptr(), p.shape, p.stride()) for p in parameters)
     key = module.activation, tuple(module.outputs), torch.get_num_threads(), lies
     # Put together again only when something of this has changed: it takes as long as computing.
     known, described, _ = module.structs.get(id(places), (None, None, None))
     if known != key:
-        described = _struct(module, weights, biases, *places)
+        described = _struct(module, lists, *places)
         if not isinstance(root, nn.Module):
             # What has a number in the key is kept, so that nothing else gets that number.
             keep(module.structs, id(places), (key, described, (places, parameters)))
@@ -271,9 +301,10 @@ def keep(kept: dict[Any, Any], key: Any, value: Any, most: int = 8) -> None:
 
 
 def _struct(
-    module: Any, weights: list[Tensor], biases: list[Tensor], found: dict[int, int], size: int
+    module: Any, lists: tuple[list[Tensor], ...], found: dict[int, int], size: int
 ) -> ctypes.Structure:
-    parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
+    weights, biases, *_ = lists
+    parameters = in_order(*lists)
     sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
     kind = ACTIVATIONS.index(module.activation)
     places = tuple(place_of(p, found) for p in parameters) if found else ()

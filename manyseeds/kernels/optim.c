@@ -13,11 +13,22 @@ INLINE vec without_tiny(vec x) { return choose(size_of(x) < all(TINY), all(0), x
 
 float norm_of(long P, const float *gradients) { return sqrtf(dot_of(P, gradients, gradients)); }
 
+// Liu et al. (2020): what Adam's step is multiplied by, for an average of squares of as many gradients
+// as were seen; 0: of too few.
+static double rectifier(double beta2, double steps, double power2) {
+  const double limit = 2 / (1 - beta2) - 1, length = limit - 2 * steps * power2 / (1 - power2);
+  if (!(length > 5)) return 0;
+  return sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length));
+}
+
 // Kingma and Ba (2015), both bias corrections moved into the step size.
 static void adam(const optimizer *o, int s, const float *gradients, float scale) {
   double power1 = o->powers[s] *= o->beta1, power2 = o->powers[o->S + s] *= o->beta2;
   const double correction = sqrt(1 - power2);
-  const float step_size = (float)(o->rates[s] * correction / (1 - power1));
+  double factor = correction;
+  if (o->kind == RADAM) factor *= rectifier(o->beta2, o->steps[s] += 1, power2);
+  const int scaled = factor > 0;  // otherwise the step is the mean gradient
+  const float step_size = (float)(o->rates[s] * (scaled ? factor : 1) / (1 - power1));
   const vec small = all((float)(o->eps * correction));
   const vec weight1 = all((float)(1 - o->beta1)), weight2 = all((float)(1 - o->beta2));
   float *parameters = o->parameters + s * o->P;
@@ -28,7 +39,7 @@ static void adam(const optimizer *o, int s, const float *gradients, float scale)
     const vec second = without_tiny(plus_product(m2, weight2, plus_product(-m2, x, x)));
     store(mean + i, first);
     store(square + i, second);
-    const vec change = first / (root(second) + small);
+    const vec change = scaled ? first / (root(second) + small) : first;
     store(parameters + i, plus_product(load(parameters + i), all(-step_size), change));
   }
 }
@@ -52,7 +63,7 @@ float optimizer_step(const optimizer *o, int s, const float *gradients) {
   const float norm = norm_of(o->P, gradients), limit = o->max_norm[s];
   float scale = limit > 0 ? limit / (norm + 1e-6f) : 1;
   if (scale > 1) scale = 1;  // NaN where the norm is
-  if (o->kind == ADAM) adam(o, s, gradients, scale);
+  if (o->kind == ADAM || o->kind == RADAM) adam(o, s, gradients, scale);
   else rmsprop(o, s, gradients, scale);
   return norm;
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "vec.h"
 
-enum { ADAM, RMSPROP, RMSPROP_TF };
+enum { ADAM, RMSPROP, RMSPROP_TF, RADAM };
 
 typedef struct {
   int S, kind;
@@ -11,6 +11,7 @@ typedef struct {
   float *mean;               // [S, P]; null: not Adam
   float *square;             // [S, P]
   double *powers;            // [2, S], beta ** (steps taken); null: not Adam
+  double *steps;             // [S], taken; null: not RAdam
   const double *rates;       // [S], learning rates
   const float *max_norm;     // [S]; 0: do not clip
   double beta1, beta2, eps;  // RMSprop: alpha in the place of beta2

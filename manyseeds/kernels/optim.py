@@ -18,18 +18,19 @@ STEP = kernels.kernel(HERE / "optim.c", "step")
 
 
 def struct(optimizer: Any, lr: Tensor | float, max_grad_norm: Tensor | float) -> ctypes.Structure:
-    """The `optimizer` of optim.h for a SeedAdam or SeedRMSprop."""
+    """The `optimizer` of optim.h for a SeedAdam, SeedRAdam or SeedRMSprop."""
     S, P = optimizer.params.shape
-    is_adam = hasattr(optimizer, "betas")
+    is_adam, is_radam = hasattr(optimizer, "betas"), hasattr(optimizer, "steps")
     beta1, beta2 = optimizer.betas if is_adam else (0.0, optimizer.alpha)
     return OPTIMIZER(
         S=S,
-        kind=0 if is_adam else 1 + optimizer.tf,  # as numbered in C
+        kind=3 if is_radam else 0 if is_adam else 1 + optimizer.tf,  # as numbered in C
         P=P,
         parameters=optimizer.params,
         mean=optimizer.mean if is_adam else None,
         square=optimizer.square,
         powers=optimizer.beta_powers if is_adam else None,
+        steps=optimizer.steps if is_radam else None,
         rates=lr,
         max_norm=max_grad_norm,
         beta1=beta1,
@@ -50,7 +51,7 @@ def step(
     max_grad_norm: Tensor | float = 0.0,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """What `SeedAdam.step` and `SeedRMSprop.step` of optim.py say."""
+    """What `step` of the optimizers of optim.py says."""
     parameters: Sequence[Tensor] = optimizer.parameters
     S, K = parameters[0].shape[:2]
     grads = [None if p.grad is None else rows_whole(p.grad) for p in parameters]

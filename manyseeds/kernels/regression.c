@@ -30,7 +30,7 @@ static void one_seed(const void *given, int s, float *scratch) {
   const long M = r->M, first = s * M, A = m->columns[0];
   const float *x = r->x + first * r->O;
   float *hidden = scratch, *y = hidden + M * width_of_hidden(m), *of_y = y + M * A;
-  float *rest = of_y + M * A, *to[2 * m->layers];
+  float *rest = of_y + M * A, *to[parameters_of(m)];
   prepare_forward(m, s, 0, rest);
   network_forward(m, s, 0, (int)M, x, hidden, rest, y);
   double total = 0;

@@ -26,6 +26,13 @@ def td_gradients(
 
 
 @kernels.sets_gradients
+def squared_error_gradients(net: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """What `backpropagate` of algos/pqn.py says."""
+    given = batch.obs, batch.actions, batch.returns
+    return _compute(net, net.q, *given, False)  # type: ignore[no-any-return]
+
+
+@kernels.sets_gradients
 def value_gradients(agent: Any, obs: Tensor, returns: Tensor) -> Tensor:
     """What `backpropagate` of algos/trpo.py says, for tensors that kernels can take."""
     found = _compute(agent.critic, agent.critic, agent.features(obs), None, returns, False)
@@ -41,7 +48,7 @@ def _compute(
     """
     if not torch.is_grad_enabled() or module.weights[0].dtype != torch.float32:
         return NotImplemented
-    (S, M), networks = targets.shape, mlp.struct(module, root)
+    (S, M), networks = targets.shape, mlp.struct(module, root, trains_gains=True)
     losses, outputs = x.new_empty(S), x.new_empty(S, M)
     gradients = x.new_zeros(S, networks.networks * networks.size)
     REGRESS(

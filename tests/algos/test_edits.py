@@ -37,6 +37,7 @@ DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_tim
 PROCESS = {"noise_type": "ornstein-uhlenbeck", "noise_std": 9.0}
 FAST = {"tau": 0.5, "gamma": 0.5}
 RAINBOW = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 80}
+PQN = {"num_envs": 2, "num_steps": 32, "minibatch_size": 16, "epochs": 2, "hidden": (16, 16)}
 SAC = {"learning_starts": 20, "batch_size": 16, "hidden": (16, 16), "total_timesteps": 60}
 SAC_DISCRETE = {**SAC, "target_entropy": 0.5}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
@@ -54,6 +55,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "td3": SAC,
     "ddpg": SAC,
     "sac_discrete": SAC_DISCRETE,
+    "pqn": {**PQN, "total_timesteps": 192},
     "reinforce": REINFORCE,
     "q_learning": TABULAR,
     "sarsa": TABULAR,
@@ -295,6 +297,23 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
         ("update", "all_q_values = critics(batch.obs)", "all_q_values = target(batch.obs)"),
     ],
+    "pqn": [
+        ("exploration_rate", "(final - initial)", "(final + initial)"),
+        ("lambda_returns", " * ~terminated", ""),
+        ("lambda_returns", "(terminated | truncated)", "truncated"),
+        ("lambda_returns", "goes_on[:, -1].zero_()", "goes_on[:, -1].fill_(1)"),
+        ("lambda_returns", "(1 - decay) *", "decay *"),
+        ("estimate", "rollout.rewards) * rollout.rewards", "rollout.rewards) + rollout.rewards"),
+        ("estimate", ".amax(-1)", ".amin(-1)"),
+        ("loss", "- batch.returns).square()", "- batch.returns).abs()"),
+        ("backpropagate", "    total.sum()", "    (3 * total).sum()", NO_ZERO),
+        ("update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
+        ("update", "permutations(shuffle)", "permutations(1 - shuffle)"),
+        ("QNetwork.__init__", "config.layer_norm)", "not config.layer_norm)"),
+        ("QNetwork.act", "greedy = self(obs).argmax(-1)", "greedy = self(obs).argmin(-1)"),
+        ("QNetwork.forward", "self.q.only(0, obs)", "self.q.only(0, obs) + 1"),
+        ("QNetwork.forward", "self.q.only(0, obs)", "self.q.only(0, -obs)"),
+    ],
     "grpo": [
         ("evaluate_samples", "wanted, advantages.flatten(1)", "wanted, -advantages.flatten(1)"),
         ("returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
@@ -369,7 +388,16 @@ LAYERS, SAMPLES = "manyseeds/layers.py", "manyseeds/samples.py"
 FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
 OPTIM = "manyseeds/optim.py"
 SHARED = [
-    Edit("ppo", "SeedAdam.step", "self.grads.square(), weight2", "self.grads, weight2", {}, OPTIM),
+    Edit(
+        "ppo",
+        "SeedAdam.step",
+        "self.grads.square(), weight2)\n        scale",
+        "self.grads, weight2)\n        scale",
+        {},
+        OPTIM,
+    ),
+    Edit("pqn", "SeedRAdam.step", "length > 5,", "length > 9,", {}, OPTIM),
+    Edit("pqn", "SeedMLP._layers", "eps=1e-5", "eps=1e-1", {}, LAYERS),
     *(
         Edit(algo, "SeedPolicy.act", "policy.sample(noise)", "policy.sample(-noise)", {}, LAYERS)
         for algo in ("ppo", "a2c", "trpo", "grpo", "reinforce")

@@ -42,6 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rainbow": {"num_envs": 4, "train_freq": 2, "gradient_steps": 2, "learning_rate": 1e-2}
     | {"batch_size": 32, "learning_starts": 64, "target_update_interval": 40}
     | {"v_min": -4.0, "v_max": 4.0, "atoms": 21, "total_timesteps": 1200},
+    "pqn": {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "learning_rate": 3e-2}
+    | {"total_timesteps": 2560},
     "reinforce": {"episodes": 32, "learning_rate": 2e-2, "critic_learning_rate": 2e-2}
     | {"minibatch_size": 32, "critic_updates": 6, "total_timesteps": 1600},
     "grpo": {"groups": 2, "group_size": 8, "epochs": 3, "learning_rate": 2e-2}
@@ -56,6 +58,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "rainbow": {},
     "rainbow, quantiles": {"distribution": "quantile", "noisy": False},
     "rainbow, values": {"distribution": "none", "noisy": False},
+    "pqn": {},
     "reinforce, baseline": {"weight": "baseline"},
     "reinforce, q": {"weight": "q"},
 }
@@ -76,6 +79,7 @@ BOOTSTRAPPING: dict[str, dict[str, Any]] = {
     "rainbow": {},
     "rainbow, quantiles": {"distribution": "quantile", "noisy": False},
     "rainbow, values": {"distribution": "none", "noisy": False},
+    "pqn": {},
 }
 
 
@@ -101,7 +105,7 @@ class Trained:
     def values(self, *obs: float) -> Tensor:
         """V [S, B] of B observations."""
         x = torch.tensor(obs).view(1, -1, 1).expand(SEEDS, -1, 1)
-        if self.algo in ("dqn", "rainbow"):
+        if self.algo in ("dqn", "pqn", "rainbow"):
             return self.policy(x).amax(-1)  # type: ignore[no-any-return]
         if self.algo == "reinforce":
             return self.critics[0](x, torch.zeros(x.shape[:2], dtype=torch.int64))
@@ -112,7 +116,7 @@ class Trained:
         """Of action 1 [S, B], for B observations; 0 or 1 of a greedy policy."""
         x = torch.tensor(obs).view(1, -1, 1).expand(SEEDS, -1, 1)
         actions = torch.ones(x.shape[:2], dtype=torch.int64)
-        if self.algo in ("dqn", "rainbow"):
+        if self.algo in ("dqn", "pqn", "rainbow"):
             return self.policy.act(x).float()  # type: ignore[no-any-return]
         if self.algo == "reinforce":
             return self.policy(x, actions)[0].exp()  # type: ignore[no-any-return]

@@ -235,6 +235,7 @@ BRIEF: dict[str, dict[str, Any]] = {
     "ddpg": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
     "sac_discrete": {"total_timesteps": 60, "learning_starts": 30, "batch_size": 8},
     "rainbow": {"total_timesteps": 200, "learning_starts": 100, "buffer_size": 150},
+    "pqn": {"num_envs": 2, "num_steps": 32, "minibatch_size": 16, "total_timesteps": 192},
 }
 USUAL = "CartPole-v1", "Pendulum-v1"
 PLACES = {  # an environment, and one whose continuous scores show every bit
@@ -242,6 +243,7 @@ PLACES = {  # an environment, and one whose continuous scores show every bit
     **dict.fromkeys(("sac", "td3", "ddpg"), ("MountainCarContinuous-v0", "Pendulum-v1")),
     "sac_discrete": ("CartPole-v1", "Acrobot-v1"),
     "rainbow": ("CartPole-v1", "Acrobot-v1"),
+    "pqn": ("CartPole-v1", "Acrobot-v1"),
 }
 with_a_compiler = pytest.mark.skipif(not kernels.available(), reason="no C compiler")
 

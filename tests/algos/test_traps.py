@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "sac_discrete": {"num_envs": 4, "train_freq": 8, "batch_size": 8, "learning_starts": 0},
     "rainbow": {"num_envs": 4, "train_freq": 8, "batch_size": 8, "learning_starts": 0}
     | {"distribution": "quantile", "atoms": 5},  # a reward that is infinite is beyond all atoms
+    "pqn": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "epochs": 2},
     "reinforce": {"episodes": 4, "weight": "baseline", "critic_updates": 2},
     "grpo": {"groups": 2, "group_size": 2, "minibatch_size": 8, "epochs": 2},
 }
@@ -63,15 +64,15 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
     luck: list[tuple[Tensor, Tensor]] = []
     reset, module = env.reset, importlib.import_module(f"manyseeds.algos.{algo}")
     by_episodes = algo in ("reinforce", "grpo")  # which begin in reset alone
-    greedy = algo in ("dqn", "rainbow")
+    by_values = algo in ("dqn", "pqn", "rainbow")
     acting = "play" if by_episodes else "rollout"
     play = getattr(envs, acting)
 
     def spy(*args: Any) -> Any:
-        luck.append((made[-1] if greedy else args[-2], args[-1]))
+        luck.append((made[-1] if by_values else args[-2], args[-1]))
         return play(*args)
 
-    made: list[Tensor] = []  # the uniforms that say which of DQN's actions are random, and which
+    made: list[Tensor] = []  # the uniforms that say which of their actions are random, and which
 
     def spy_draw(self: Any, streams: SeedStreams, *shape: int, **settings: Any) -> Tensor:
         def uniform(*shape: int) -> Tensor:
@@ -86,7 +87,7 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
 
     env.reset = spy_reset  # type: ignore[method-assign]
     monkeypatch.setattr(envs, acting, spy)
-    if greedy:
+    if by_values:
         draw = module.QNetwork.draw
         monkeypatch.setattr(module.QNetwork, "draw", spy_draw)
     train_on(env, algo, monkeypatch)

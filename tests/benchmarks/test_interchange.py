@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from manyseeds import envs
-from manyseeds.algos import dqn, ppo
+from manyseeds.algos import dqn, ppo, pqn
 from manyseeds.benchmarks import sweep
 from manyseeds.benchmarks.baselines import rejax_baseline, sbx_baseline
 from manyseeds.benchmarks.baselines.rejax_baseline import (
@@ -21,6 +21,7 @@ from manyseeds.benchmarks.baselines.rejax_baseline import (
     layers_of,
     ours_with,
     ppo_arguments,
+    pqn_arguments,
 )
 from manyseeds.benchmarks.chapters import interchange
 from manyseeds.benchmarks.chapters.blocks import Claim, Table, cells_of, text_of, walk
@@ -80,6 +81,28 @@ def test_networks_of_rejax_are_loaded() -> None:
     np.testing.assert_allclose(values(seen).detach().numpy(), expected, atol=1e-4)
 
 
+def test_normalised_networks_of_rejax_are_loaded() -> None:
+    """The layers beside their normalisations, as rejax's PQN has them."""
+    rng = np.random.default_rng(0)
+    named = random_layers((4, 8, 6, 2), rng)
+    params = named["features"] | {"Dense_2": named["action_logits"]}
+    for i, width in enumerate((8, 6)):
+        scale, bias = rng.normal(size=(2, 3, width)).astype(np.float32)
+        params[f"LayerNorm_{i}"] = {"scale": scale, "bias": bias}
+    config = pqn.Config(hidden=(8, 6))
+    agent = pqn.QNetwork(config.make_env().spec, config, SeedStreams(range(3), "init"))
+    ours_with(agent, {"layers": params})
+    obs = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    x = obs
+    for i in range(3):
+        x = x @ params[f"Dense_{i}"]["kernel"] + params[f"Dense_{i}"]["bias"][:, None]
+        if i < 2:
+            norm = params[f"LayerNorm_{i}"]
+            x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+            x = np.maximum(norm["scale"][:, None] * x + norm["bias"][:, None], 0)
+    np.testing.assert_allclose(agent(torch.from_numpy(obs)).detach().numpy(), x, atol=1e-4)
+
+
 def test_layers_are_in_order_from_ten_on() -> None:
     rng = np.random.default_rng(0)
     params = random_layers((4, *range(5, 17), 2), rng)
@@ -108,6 +131,14 @@ def test_minibatches_of_ppo_are_kept() -> None:
     assert arguments["num_minibatches"] * config.minibatch == config.num_envs * config.num_steps
 
 
+def test_minibatches_of_pqn_are_kept() -> None:
+    settings = {"anneal_lr": False, "reward_scale": 1.0}
+    config = from_preset(pqn.Config, pqn.PRESETS, "CartPole-v1", **settings)
+    arguments = pqn_arguments(config)
+    assert arguments["num_minibatches"] == 16
+    assert arguments["td_lambda"] == 0.95
+
+
 @pytest.mark.parametrize(
     ("baseline", "flags", "named"),
     [
@@ -117,6 +148,8 @@ def test_minibatches_of_ppo_are_kept() -> None:
         (rejax_baseline, "--algo ppo --env Pendulum-v1 --target-kl 0.1", "--target-kl"),
         (rejax_baseline, "--algo ppo --env Taxi-v4", "--env"),
         (rejax_baseline, "--algo a2c", "--algo"),
+        (rejax_baseline, "--algo pqn --env CartPole-v1", "--anneal-lr"),
+        (rejax_baseline, "--algo pqn --env CartPole-v1 --no-anneal-lr", "--reward-scale 0.1"),
         (sbx_baseline, "--algo ppo --clip-value-range 0.2", "--clip-value-range"),
         (sbx_baseline, "--algo ppo --target-kl 0.1", "--target-kl"),
         (sbx_baseline, "--algo dqn --hidden 64 32", "--hidden"),

@@ -332,7 +332,7 @@ exec gcc "$@" -O1 -fsanitize=address,undefined -fno-sanitize-recover -g {}"""
 VECTORS = [  # what uses networks and optimizers
     "foundation/test_kernels.py",
     "envs/test_rollout.py",
-    *(f"algos/test_{name}.py" for name in ("objective", "episode_updates", "dqn", "trpo")),
+    *(f"algos/test_{name}.py" for name in ("objective", "episode_updates", "dqn", "trpo", "pqn")),
 ]
 TESTS = [
     *VECTORS,

@@ -410,3 +410,16 @@ def test_networks_are_described_to_c_as_they_are_now() -> None:
     for _ in range(20):
         mlp.struct(net, SeedAdam(net))
     assert len(net.structs) <= 8
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+def test_normalised_layers_are_not_for_every_kernel() -> None:
+    """One without a place for the gradients of gains and shifts would write behind its memory."""
+    net = SeedMLP(2, 3, (4,), (1,), "relu", layer_norm=True)
+    optimizer = SeedAdam(net)
+    with pytest.raises(CannotTake, match="layer normalisation is not trained by this kernel"):
+        mlp.struct(net, optimizer)
+    assert mlp.struct(net, optimizer, trains_gains=True).normalized
+    with pytest.raises(CannotTake, match="layer normalisation is not trained by this kernel"):
+        mlp.struct(net, optimizer)
+    assert mlp.struct(net).normalized  # to act
