@@ -1,9 +1,10 @@
 """Searches whose spaces were stated before they were run: `benchmarks/search.py --stated NAME`.
 
 `preset/ENV`: PPO in ten minutes of one core, without the preset's own point, which no random draw
-hits. `preset/sac_discrete/ENV`: SAC for discrete actions, otherwise with its preset, which has the
-rhythm of DQN's. `target/...`: what is still missing. `sensitivity/ALGO/ENV`: random configurations
-around an algorithm's defaults, the same ones on every environment.
+hits. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the
+rhythm of DQN's, and alpha learned or given. `target/...`: what is still missing.
+`sensitivity/ALGO/ENV`: random configurations around an algorithm's defaults, the same ones on every
+environment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ DQN_SPACE = (
     "exploration_final_eps=linear:0.01:0.15 hidden=64-64,120-84,256-256 loss=huber,mse"
 )
 # Changes no shape: all configurations are one batch.
-SAC_DISCRETE_SPACE = "learning_rate=log:3e-4:5e-3 tau=log:0.005:0.5 target_entropy=linear:0.05:0.98"
+SAC_DISCRETE_SPACE = "learning_rate=log:3e-4:5e-3 tau=log:0.002:0.5"
+ALPHA = {"learned": "target_entropy=linear:0.05:0.98", "given": "alpha=log:0.003:0.3"}
 ACTIONS = " log_std_init=linear:-1:1"
 
 # By environment: seeds, share of the timesteps, minutes for the trials.
@@ -68,10 +70,11 @@ def searches() -> dict[str, str]:
             f"--vary {PPO_SPACE}{more}"
         )
     for env, budget in SAC_DISCRETE_SEARCHES.items():
-        found[f"preset/sac_discrete/{env}"] = (
-            f"--algo sac_discrete --env {env} --sampler random {budget} {SEEDS} "
-            f"--vary {SAC_DISCRETE_SPACE}"
-        )
+        for kind, space in ALPHA.items():
+            found[f"preset/sac_discrete/{env}/{kind}"] = (
+                f"--algo sac_discrete --env {env} --sampler random {budget} {SEEDS} "
+                f"--vary {SAC_DISCRETE_SPACE} {space}"
+            )
     for number in (1, 2):  # the second with another space than the first
         space = PPO_SPACE + ACTIONS if number == 1 else PPO_SPACE + " hidden=64-64,128-128,256"
         found[f"target/ppo/Pendulum-v1/{number}"] = (
