@@ -64,6 +64,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
         small = {x.name: RICH[x.name] for x in fields(config) if x.name in RICH}
         small |= catalog.facts(algo).small
         yield algo, small
+        if "noise_std" in small:  # who acts is another policy then
+            yield algo, small | {"noise_std": 0.0}
         hints = get_type_hints(config)
         for name in config.__annotations__:  # its own: the others are those of every run
             values = get_args(hints[name]) if get_origin(hints[name]) is Literal else ()

@@ -21,8 +21,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyseeds import distributions, envs, layers, optim, samples
+from manyseeds import distributions, envs, kernels, layers, optim, samples
 from manyseeds.algos import a2c, dqn, ppo, reinforce, trpo
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.measurements.known_kernels import outcome
 from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING
@@ -64,6 +66,22 @@ def test_unedited_functions_are_computed_in_c(agent: ppo.ActorCritic) -> None:
     assert all(of_env.allows(env()) for env, of_env in GUARDS.items())
     assert samples.take.guard.allows()  # type: ignore[attr-defined]
     assert not Guard("scan.unknown", ppo.gae).allows()  # no list knows it
+
+
+def presets() -> list[tuple[str, str]]:
+    """Every algorithm that learns with networks or in tables from an environment's steps."""
+    names = (x for x in catalog.names("algos") if hasattr(catalog.module("algos", x), "load"))
+    return [(x, env) for x in names for env in catalog.module("algos", x).PRESETS]
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+@pytest.mark.parametrize(("algo", "env"), presets())
+def test_presets_are_computed_in_c(algo: str, env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With all that they switch on: nothing is taken for an edit."""
+    chosen = catalog.module("algos", algo).PRESETS[env].settings
+    switches = {k: x for k, x in chosen.items() if isinstance(x, bool | str) or k == "noise_std"}
+    outcome(algo, catalog.facts(algo).small | switches | {"env": env})
+    assert "changed" not in capsys.readouterr().err
 
 
 def mine(*args: Any) -> Tensor:
