@@ -18,6 +18,7 @@ from manyseeds.benchmarks.chapters import (
     language_claims,
     language_models,
     policy_gradients,
+    rainbow,
     sensitivity,
     speed,
     tabular,
@@ -134,6 +135,13 @@ CHAPTERS: tuple[Chapter, ...] = (
         "clipping, GAE's lambda, normalised advantages, epochs, weights: which claims hold",
         lambda store: ablations.page(store.loaded),
         needs=of_suite("ablations"),
+    ),
+    Chapter(
+        "rainbow.md",
+        "Rainbow's parts",
+        "none, each alone, all, and all but one: which part carries it",
+        lambda store: rainbow.page(store.loaded),
+        needs=of_suite("rainbow"),
     ),
     Chapter(
         "gradient-variance.md",

@@ -268,6 +268,26 @@ A2C_ADVANTAGES: tuple[dict[str, Any], ...] = (
     {**LONG_ROLLOUT, "advantage": "monte_carlo"},
 )
 
+# Rainbow without parts, with each alone, with all, and with all but one; everything else is the
+# preset's, so also the budget. The distribution is C51's, and alone also that of quantiles.
+PARTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # on, and off
+    "double": ({"double": True}, {"double": False}),
+    "dueling": ({"dueling": True}, {"dueling": False}),
+    "n steps": ({"n_steps": 3}, {"n_steps": 1}),
+    "prioritized": ({"prioritized": True}, {"prioritized": False}),
+    "noisy": ({"noisy": True}, {"noisy": False}),
+    "C51": ({"distribution": "categorical"}, {"distribution": "none"}),
+}
+NO_PARTS = {name: x for _, off in PARTS.values() for name, x in off.items()}
+ALONE = {name: {**NO_PARTS, **on} for name, (on, _) in PARTS.items()}
+ALONE["quantiles"] = {**NO_PARTS, "distribution": "quantile"}
+WITHOUT = {name: off for name, (_, off) in PARTS.items()}
+# sb3-contrib's QR-DQN, at the zoo's sizes.
+QR_DQN = {
+    env: {**ALONE["quantiles"], "hidden": (256, 256), "atoms": atoms}
+    for env, atoms in (("CartPole-v1", 10), ("Acrobot-v1", 25), ("MountainCar-v0", 25))
+}
+
 # PPO and DQN by four libraries with the hyperparameters that all of them can set: no schedules, of
 # which rejax has none, and budgets at which nothing is learned any more.
 LIBRARIES = ("manyseeds", "sb3", "sbx", "rejax")
@@ -366,6 +386,7 @@ CONTROL = {  # the environments of each algorithm
     "sac": ("Pendulum-v1", "MountainCarContinuous-v0"),
     "td3": ("Pendulum-v1",),
     "ddpg": ("Pendulum-v1",),
+    "pqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),
     "reinforce": ABLATED,
     "grpo": (*ABLATED, "MountainCar-v0"),
 }
@@ -477,6 +498,12 @@ SUITES = {
             Cell("ppo", env, 10, settings={"total_timesteps": budget}, cut=SHORT)
             for env, budget in BUDGETS.items()
         ),
+    ),
+    # Which part of Rainbow carries it.
+    "rainbow": tuple(
+        Cell("rainbow", env, 30, settings=settings, cut=SHORT)
+        for env in QR_DQN
+        for settings in ({}, NO_PARTS, *ALONE.values(), *WITHOUT.values())
     ),
     # One or two hyperparameters at a time, about two hours of one core.
     "ablations": ablation_cells(),

@@ -1,0 +1,213 @@
+"""The page of Rainbow's parts: each added to DQN alone, and each left out.
+
+Reads the runs of `python benchmarks/sweep.py --suite rainbow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Code,
+    Outcome,
+    Table,
+    Text,
+    curves,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
+    Verdicts,
+    answer,
+    answered,
+    verdict_forest,
+)
+from manyseeds.benchmarks.chapters.origins import commands
+from manyseeds.benchmarks.experiments.suite import ALONE, NO_PARTS, PARTS, QR_DQN, WITHOUT, Cell
+from manyseeds.benchmarks.store.comparison import MEASURES
+from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
+from manyseeds.cli import identity
+from manyseeds.plots import Line, curve_of, mean_line
+from manyseeds.record import plural
+from manyseeds.stats import Parity
+
+NONE, ALL = "no part: DQN", "all parts: Rainbow"
+VARIANTS: dict[str, dict[str, Any]] = {
+    NONE: NO_PARTS,
+    **{f"{name} alone": settings for name, settings in ALONE.items()},
+    ALL: {},
+    **{f"all but {name}": settings for name, settings in WITHOUT.items()},
+}
+Runs = dict[str, dict[str, Result]]  # by environment and variant
+COLUMNS = (
+    *("environment", "variant", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
+    *("final against DQN or Rainbow", "AUC against it"),
+)
+BETTER = {"better": "true", "worse": "false", "equivalent": "false"}
+WORSE = {"worse": "true", "better": "false", "equivalent": "false"}
+# Hessel et al.: "prioritized replay and multi-step learning were the two most crucial components".
+CRUCIAL = ("prioritized", "n steps")
+
+
+def page(results: Sequence[Result]) -> Iterator[Block]:
+    """The page; nothing without runs."""
+    runs = runs_of(results)
+    if not runs:
+        return
+    verdicts = {
+        (env, variant, measure): parity_of(result, other, measure)
+        for env, here in runs.items()
+        for variant, result in here.items()
+        if (other := here.get(base_of(variant))) and other is not result
+        for measure in MEASURES
+    }
+    if sentence := carried_by(verdicts):
+        yield Outcome(sentence)
+    yield Text(
+        "Six parts that Rainbow adds to DQN (Hessel et al., 2018), after Ceron and Castro, 2021 "
+        "(arXiv 2011.14826): none, each alone, all, and all but one. Everything else is DQN's "
+        "preset with 64-64 networks, and nothing was tuned for a part. A part alone is compared "
+        "with DQN, Rainbow without it with Rainbow. ",
+        CLAIM_RULE,
+    )
+    yield from together(verdicts)
+    yield from left_out(verdicts)
+    rows = [
+        (
+            *(env, variant, str(len(result.seeds)), result.text(result.final)),
+            *(result.failures_text(), result.text(result.auc, "mean")),
+            *(text_of(verdicts, (env, variant, m), result) for m in MEASURES),
+        )
+        for env, here in runs.items()
+        for variant, result in here.items()
+    ]
+    yield curves("rainbow", "Rainbow, DQN and each part alone", panels_of(runs), columns=1)
+    yield folded_if_long("Every variant", Table("rainbow", COLUMNS, rows))
+    yield from commands([result.run for here in runs.values() for result in here.values()])
+
+
+def runs_of(results: Sequence[Result]) -> Runs:
+    """The runs of the suite that there are."""
+    found: Runs = {}
+    here = {(r.spec.id, r.run.path.name): r for r in results if r.algo == "rainbow"}
+    for env in QR_DQN:
+        for variant, settings in VARIANTS.items():
+            cell = Cell("rainbow", env, 30, settings=settings)
+            result = here.get((env, Path(cell.run).name))
+            if result is not None and result.config == identity(cell.config()):
+                found.setdefault(env, {})[variant] = result
+    return found
+
+
+def base_of(variant: str) -> str:
+    """What a variant is compared with: Rainbow, where a part is left out; otherwise DQN."""
+    return ALL if variant.startswith("all but ") else NONE
+
+
+Compared = Mapping[tuple[str, str, str], Parity | None]  # by environment, variant and measure
+
+
+def text_of(verdicts: Compared, key: tuple[str, str, str], result: Result) -> str:
+    return verdict_text(verdicts[key], result.spec) if key in verdicts else ""
+
+
+def chosen(verdicts: Compared, measure: str, variants: Sequence[str]) -> Verdicts:
+    """The verdicts on some variants by a measure, a panel per environment."""
+    panels: Verdicts = {}
+    for (env, variant, by), verdict in verdicts.items():
+        if by == measure and variant in variants:
+            panels.setdefault(env, {})[variant] = verdict
+    return panels
+
+
+def together(verdicts: Compared) -> Iterator[Block]:
+    """Whether Rainbow learns faster than DQN, and what each part does alone."""
+    answers = [answer(v, BETTER) for v in of_variants(verdicts, "auc", [ALL])]
+    if not answers:
+        return
+    variants = [ALL, *(f"{name} alone" for name in ALONE)]
+    figure = "rainbow-alone"
+    yield answered(
+        "With all six parts DQN learns faster than without.",
+        "Hessel et al., 2018, arXiv 1710.02298",
+        answers,
+        f"by {MEASURES['auc']}",
+        verdict_forest(
+            figure,
+            "Learning speed beside DQN's",
+            chosen(verdicts, "auc", variants),
+            "with minus without the part",
+        ),
+        [Text("A comparison is true if the verdict on Rainbow is better.")],
+    )
+
+
+def left_out(verdicts: Compared) -> Iterator[Block]:
+    """Whether the parts that the paper finds crucial are."""
+    crucial = [f"all but {name}" for name in CRUCIAL]
+    answers = [answer(v, WORSE) for v in of_variants(verdicts, "auc", crucial)]
+    if not answers:
+        return
+    yield answered(
+        "Rainbow learns more slowly without n steps, and without prioritized replay: they matter "
+        "most.",
+        "Hessel et al., 2018, arXiv 1710.02298",
+        answers,
+        f"by {MEASURES['auc']}",
+        verdict_forest(
+            "rainbow-without",
+            "Learning speed beside Rainbow's",
+            chosen(verdicts, "auc", [f"all but {name}" for name in WITHOUT]),
+            "without the part minus Rainbow",
+        ),
+        [
+            Text(
+                "A comparison is true if the verdict on Rainbow without the part is worse. ",
+                Code("--no-prioritized"),
+                " samples uniformly, ",
+                Code("--n-steps 1"),
+                " bootstraps from the next state.",
+            )
+        ],
+    )
+
+
+def of_variants(verdicts: Compared, measure: str, variants: Sequence[str]) -> list[Parity | None]:
+    return [v for (_, x, by), v in verdicts.items() if by == measure and x in variants]
+
+
+def carried_by(verdicts: Compared) -> str:
+    """One sentence: how often each part helps alone, and is missed; the most useful first."""
+
+    def count(variant: str, word: str) -> int:
+        found = of_variants(verdicts, "auc", [variant])
+        return sum(v is not None and v.word == word for v in found)
+
+    envs = len({env for env, *_ in verdicts})
+    scores = {
+        name: (count(f"{name} alone", "better"), count(f"all but {name}", "worse"))
+        for name in PARTS
+    }
+    if not envs or not any(map(sum, scores.values())):
+        return ""
+    best = sorted(scores, key=lambda name: -sum(scores[name]))
+    texts = [f"{name} {scores[name][0]} and {scores[name][1]}" for name in best]
+    return (
+        f"On {plural(envs, 'environment')}, the number on which a part alone makes DQN learn "
+        f"faster, and on which Rainbow learns more slowly without it: {', '.join(texts)}."
+    )
+
+
+def panels_of(runs: Runs) -> dict[str, dict[str, Line]]:
+    """Learning curves: DQN, Rainbow and each part alone."""
+    return {
+        f"greedy return, {env}": {
+            variant: mean_line(*curve_of(result.algo, result.curve))
+            for variant, result in here.items()
+            if not variant.startswith("all but ")
+        }
+        for env, here in runs.items()
+    }

@@ -1,0 +1,70 @@
+"""The page of Rainbow's parts: what it says of runs whose scores are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from manyseeds.benchmarks.chapters import rainbow
+from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, Outcome, walk
+from manyseeds.benchmarks.chapters.rainbow import ALL, NONE, VARIANTS
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import NO_PARTS, PARTS, SUITES
+from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.stored import open_runs
+from manyseeds.cli import identity
+from tests.benchmarks.conftest import tables_of
+from tests.benchmarks.test_report import plant
+
+ENV = "CartPole-v1"
+
+
+def page_of(results: Path, means: dict[str, float]) -> list[Block]:
+    """The page of variants of 30 seeds with scores around these means, on CartPole."""
+    for variant, mean in means.items():
+        finals = dict(enumerate((mean + np.linspace(-3, 3, 30)).tolist()))
+        plant(results, "rainbow", finals, env=ENV, middle=mean, **VARIANTS[variant])
+    return list(rainbow.page([load_result(run) for run in open_runs(results)]))
+
+
+def test_a_variant_turns_the_parts_it_says() -> None:
+    """The preset has all parts; one is changed, or all but one."""
+    plain = catalog.plain_settings("algos", "rainbow", ENV)
+    assert {name: x for on, _ in PARTS.values() for name, x in on.items()}.items() <= plain.items()
+    for variant, settings in VARIANTS.items():
+        changed = {name for name, x in settings.items() if plain[name] != x}
+        alone = 5 if variant != "quantiles alone" else 6
+        expected = {NONE: 6, ALL: 0}.get(variant, 1 if "but" in variant else alone)
+        assert len(changed) == expected, variant
+    cells = [identity(cell.config()) for cell in SUITES["rainbow"] if cell.env == ENV]
+    assert len(cells) == len(VARIANTS) == 15
+    assert all(plain | settings in cells for settings in VARIANTS.values())
+    assert plain | NO_PARTS in cells
+
+
+@pytest.mark.slow
+def test_what_carries_rainbow(tmp_path: Path) -> None:
+    means = dict.fromkeys(VARIANTS, 300.0)
+    means |= {ALL: 450.0, "n steps alone": 400.0, "all but n steps": 310.0}
+    means |= {f"all but {name}": 450.0 for name in PARTS if name != "n steps"}
+    blocks = page_of(tmp_path, means)
+    together, crucial = (x for x in blocks if isinstance(x, Claim))
+    assert together.verdict == "holds"
+    assert crucial.verdict == "in part"  # not prioritized replay
+    (outcome,) = (x for x in blocks if isinstance(x, Outcome))
+    assert "learns more slowly without it: n steps 1 and 1, double 0 and 0" in str(outcome)
+    rows = {row[1]: row for row in tables_of(blocks)["rainbow"]}
+    assert set(rows) == set(VARIANTS)
+    assert rows["n steps alone"][-1].startswith("better")
+    assert rows["all but n steps"][-1].startswith("worse")
+    assert rows["all but double"][-1].startswith("equivalent")
+    assert rows[ALL][-1].startswith("better")
+    assert rows[NONE][-2:] == ("", "")
+    drawn = {x.name for x in walk(blocks) if isinstance(x, Figure)}
+    assert drawn == {"rainbow", "rainbow-alone", "rainbow-without"}
+
+
+def test_without_runs_there_is_no_page(tmp_path: Path) -> None:
+    assert page_of(tmp_path, {}) == []
