@@ -11,9 +11,10 @@ pi(s), a network's tanh:
     L_pi = -E[ Q(s, pi(s)) ]                                                       (eq. 6)
 
 Differences from SB3's DDPG: no noise is added to the random actions before learning starts, and
-whether actions are random is decided per round of F steps. The paper has batch normalisation,
-weight decay of the critic and learning rates of 1e-4 and 1e-3. The defaults are SB3's, with noise
-to explore by, of which SB3 has none unless it is given.
+whether actions are random is decided per round of F steps. An Ornstein-Uhlenbeck process starts
+anew at the end of a round in which an episode ended, there with each episode. The paper has batch
+normalisation, weight decay of the critic and learning rates of 1e-4 and 1e-3. The defaults are
+SB3's, with noise to explore by, of which SB3 has none unless it is given.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
@@ -188,7 +189,7 @@ class Uniform:
 class ActionNoise:
     """Noise [S, F, N, D] to explore by: normal, or an Ornstein-Uhlenbeck process per environment.
 
-    The process is SB3's, x <- x - theta x dt + sigma sqrt(dt) n with theta = 0.15 and dt = 0.01. It
+    The process is x <- x - theta x dt + sigma sqrt(dt) n with SB3's theta = 0.15 and dt = 0.01. It
     starts at 0, and anew at the end of a round in which an episode ended.
     """
 

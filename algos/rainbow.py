@@ -300,8 +300,7 @@ class Explorer:
     @torch.no_grad()
     def renew(self, noise: Tensor) -> None:
         """Take another sample, from standard normals [S, K, noise_size]."""
-        weights = self.net.sampled(noise)
-        assert weights is not None
+        weights = dict(self.net.q.named_parameters()) | (self.net.sampled(noise) or {})
         for name, p in self.q.named_parameters():
             p.copy_(weights[name])
 

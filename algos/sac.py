@@ -13,9 +13,10 @@ a = tanh(u), u = mu(s) + sigma(s) n, n standard normal:
     L_alpha = -log(alpha) E[ log pi(a|s) + H ], H = -D by default                   (eq. 18)
 
 Differences from SB3's SAC: log(1 - tanh(u)^2) is computed without the 1e-6 that is added there, so
-that it is right for any u; and whether actions are random is decided per round of F steps. As
-there, L_alpha has log(alpha) in the place of alpha, and all of a gradient step uses alpha as it was
-before it. The defaults are SB3's.
+that it is right for any u; whether actions are random is decided per round of F steps, and noise to
+explore by is not added to these. An Ornstein-Uhlenbeck process starts anew at the end of a round in
+which an episode ended, there with each episode. As there, L_alpha has log(alpha) in the place of
+alpha, and all of a gradient step uses alpha as it was before it. The defaults are SB3's.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
@@ -233,7 +234,7 @@ class Exploring:
 class ActionNoise:
     """Noise [S, F, N, D] to explore by: normal, or an Ornstein-Uhlenbeck process per environment.
 
-    The process is SB3's, x <- x - theta x dt + sigma sqrt(dt) n with theta = 0.15 and dt = 0.01. It
+    The process is x <- x - theta x dt + sigma sqrt(dt) n with SB3's theta = 0.15 and dt = 0.01. It
     starts at 0, and anew at the end of a round in which an episode ended.
     """
 

@@ -12,8 +12,9 @@ pi(s), a network's tanh:
     L_pi = -E[ Q_1(s, pi(s)) ], minimised at each d-th step, when the targets follow, too
 
 Differences from SB3's TD3: no noise is added to the random actions before learning starts, and
-whether actions are random is decided per round of F steps. The defaults are SB3's, but for noise to
-explore by, which is the paper's: there is none in SB3 unless it is given.
+whether actions are random is decided per round of F steps. An Ornstein-Uhlenbeck process starts
+anew at the end of a round in which an episode ended, there with each episode. The defaults are
+SB3's, but for noise to explore by, which is the paper's: there is none in SB3 unless it is given.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
@@ -200,7 +201,7 @@ class Uniform:
 class ActionNoise:
     """Noise [S, F, N, D] to explore by: normal, or an Ornstein-Uhlenbeck process per environment.
 
-    The process is SB3's, x <- x - theta x dt + sigma sqrt(dt) n with theta = 0.15 and dt = 0.01. It
+    The process is x <- x - theta x dt + sigma sqrt(dt) n with SB3's theta = 0.15 and dt = 0.01. It
     starts at 0, and anew at the end of a round in which an episode ended.
     """
 

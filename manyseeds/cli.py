@@ -382,7 +382,7 @@ def check_ranges(config: Any) -> None:
         for x in values:
             if isinstance(x, int) and abs(x) > INT_MAX:
                 raise UsageError(f"{flag(name)} {x}: must be a whole number of at most 2**53")
-            if isinstance(x, float) and abs(x) > FLOAT32_MAX:
+            if isinstance(x, float) and not abs(x) <= FLOAT32_MAX:  # nor NaN
                 most = f"{FLOAT32_MAX:.2g}"
                 raise UsageError(
                     f"{flag(name)} {x}: must be a finite number in float32 (to {most})"

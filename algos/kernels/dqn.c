@@ -80,6 +80,7 @@ static void update_seed(const void *given, int s, float *scratch) {
 int dqn_update(const struct dqn_update *x) {
   const networks *m = x->net;
   const long M = x->M, A = m->columns[0];
+  if (!holds_actions(x->memory, (long)x->G * M, x->draws, (int)A)) return 2;
   const long forward = forward_scratch(m), backward = backward_scratch(m);
   const long size = 2 * floats_of(M * x->memory->O) + floats_of(M * width_of_hidden(m)) +
                     3 * floats_of(M * A) + floats_of(x->P) + floats_of(2 * M);

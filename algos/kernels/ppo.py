@@ -10,6 +10,7 @@ from torch import Tensor
 from manyseeds import kernels
 from manyseeds.algos.kernels import Terms, set_gradients_of_loss
 from manyseeds.kernels import optim, policy
+from manyseeds.kernels.binding import CannotTake
 
 SOURCE = Path(__file__).parent / "ppo.c"
 PPO_GRADIENT, PPO_UPDATE = (kernels.kernel(SOURCE, name) for name in ("ppo_gradient", "ppo_update"))
@@ -54,8 +55,10 @@ def update(
     lr: Tensor,
     clip_range: Tensor | None,
 ) -> dict[str, Tensor]:
-    """What `update` of ppo.py says."""
+    """What `update` of ppo.py says. Raises CannotTake."""
     S, B = batch.returns.shape
+    if B % config.minibatch:
+        raise CannotTake("a rollout is no whole number of minibatches")
     names = ["policy_loss", "value_loss", "entropy", "approx_kl", "clipfrac", "explained_variance"]
     metrics = batch.obs.new_empty(len(names), S)
     clips = isinstance(config.clip_range, Tensor) or config.clip_range > 0

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from manyseeds import kernels
 from manyseeds.kernels import mlp, optim
+from manyseeds.kernels.binding import CannotTake
 
 SOURCE = Path(__file__).parent / "pqn.c"
 PQN_ESTIMATE, PQN_UPDATE = (kernels.kernel(SOURCE, name) for name in ("pqn_estimate", "pqn_update"))
@@ -39,8 +40,10 @@ def estimate(net: Any, rollout: Any, config: Any) -> Tensor:
 def update(
     net: Any, optimizer: Any, batch: Any, shuffle: Tensor, config: Any, lr: Tensor
 ) -> dict[str, Tensor]:
-    """What `update` of pqn.py says."""
+    """What `update` of pqn.py says. Raises CannotTake."""
     S, B, obs_size = batch.obs.shape
+    if B % config.minibatch:
+        raise CannotTake("a rollout is no whole number of minibatches")
     metrics = batch.obs.new_empty(2, S)
     PQN_UPDATE(
         S=S,

@@ -239,8 +239,9 @@ static void steps_from(const struct rainbow_update *x, int s, const batch *b, lo
   const float *rows = x->rows + s * C * W, *row = rows + place * W;
   const long age = (*x->added - 1 - place) % C;  // 0: the newest
   memcpy(b->obs + i * O, row, sizeof(float) * O);
-  b->actions[i] = (long)row[2 * O];
-  float total = 0, discount = 1;
+  const int known = row[2 * O] >= 0 && row[2 * O] < (float)x->A;
+  b->actions[i] = known ? (long)row[2 * O] : 0;
+  float total = known ? 0 : NAN, discount = 1;
   for (long k = 0;; k++) {
     row = rows + (place + k * x->N) % C * W;
     total += discount * row[2 * O + 1];
@@ -348,6 +349,7 @@ static void update_seed(const void *given, int s, float *scratch) {
 int rainbow_update(const struct rainbow_update *x) {
   const networks *net = x->net;
   const long M = x->M, Z = x->Z, K = net->networks;
+  if (!*x->added) return 2;
   const long forward = forward_scratch(net), backward = backward_scratch(net);
   long size = 2 * floats_of(M * x->O) + 4 * floats_of(M) + 2 * floats_of(2 * M) +
               4 * floats_of(M * x->A * Z) + 2 * floats_of(M * Z) + 2 * floats_of(Z) +

@@ -19,8 +19,8 @@ MOST_LAYERS = 64
 
 
 def takes_update(net: Any, target: Any, optimizer: Any, replay: Any, *args: Any) -> bool:
-    """Whether `rainbow_update` can compute an update."""
-    return kernels.usable(net.q.weights[0], replay.rows, *args[:2])
+    """Whether `rainbow_update` can compute an update: there is one."""
+    return kernels.usable(net.q.weights[0], replay.rows, *args[:2]) and args[0].numel() > 0
 
 
 def update(
@@ -42,6 +42,8 @@ def update(
         width = (config.v_max - config.v_min) / (Z - 1)
         per_width = (Z - 1) / (config.v_max - config.v_min)
     metrics, tree = draws.new_empty(2, S), replay.priorities
+    if config.prioritized != (tree is not None):
+        raise CannotTake("the memory has priorities that are not asked for, or lacks them")
     RAINBOW_UPDATE(
         S=S,
         G=G,

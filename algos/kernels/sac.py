@@ -18,8 +18,8 @@ METRICS = ("critic_loss", "actor_loss", "q_values", "entropy", "alpha")
 
 
 def takes_update(actor: Any, *args: Any) -> bool:
-    """Whether `sac_update` can compute an update."""
-    return kernels.usable(actor.net.weights[0], *args[-3:-1])
+    """Whether `sac_update` can compute an update: there is one."""
+    return kernels.usable(actor.net.weights[0], *args[-3:-1]) and args[-3].numel() > 0
 
 
 def update(
@@ -38,13 +38,14 @@ def update(
     """What `update` of sac.py says. Raises CannotTake."""
     S, G, M = draws.shape
     obs_size, _, action_size, _ = replay.sizes
-    shapes = [[p.shape for p in net.q.parameters()] for net in (critics, target)]
+    nets = critics.q, target.q, critics, target
+    shapes = [[p.shape for p in net.parameters()] for net in nets]
     inputs = [net.weights[0].shape[2] for net in (actor.net, critics.q)]
     outputs = actor.net.outputs, critics.q.outputs, target.q.outputs
     if (
         outputs != ((2 * action_size,), (1, 1), (1, 1))
         or inputs != [obs_size, obs_size + action_size]
-        or shapes[0] != shapes[1]
+        or any(of_one != shapes[0] for of_one in shapes)  # there are no others
     ):
         raise CannotTake("the networks are not an actor and two critics as in algos/sac.py")
     metrics = draws.new_empty(len(METRICS), S)

@@ -128,6 +128,7 @@ static void update_seed(const void *given, int s, float *scratch) {
 int sac_discrete_update(const struct sac_discrete_update *x) {
   const networks *actor = x->actor, *critics = x->critics;
   const long M = x->M, A = actor->columns[0];
+  if (!holds_actions(x->memory, (long)x->G * M, x->draws, (int)A)) return 2;
   long most = forward_scratch(actor), most_hidden = width_of_hidden(actor);
   if (width_of_hidden(critics) > most_hidden) most_hidden = width_of_hidden(critics);
   const long others[] = {forward_scratch(critics), backward_scratch(actor),

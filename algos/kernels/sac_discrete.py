@@ -18,8 +18,8 @@ METRICS = ("critic_loss", "actor_loss", "q_values", "entropy", "alpha")
 
 
 def takes_update(actor: Any, *args: Any) -> bool:
-    """Whether `sac_discrete_update` can compute an update."""
-    return kernels.usable(actor.net.weights[0], args[-2])
+    """Whether `sac_discrete_update` can compute an update: there is one."""
+    return kernels.usable(actor.net.weights[0], args[-2]) and args[-2].numel() > 0
 
 
 def update(
@@ -36,14 +36,15 @@ def update(
 ) -> dict[str, Tensor]:
     """What `update` of sac_discrete.py says. Raises CannotTake."""
     S, G, M = draws.shape
-    shapes = [[p.shape for p in net.q.parameters()] for net in (critics, target)]
+    nets = critics.q, target.q, critics, target
+    shapes = [[p.shape for p in net.parameters()] for net in nets]
     inputs = [net.weights[0].shape[2] for net in (actor.net, critics.q)]
     outputs = actor.net.outputs, critics.q.outputs, target.q.outputs
     A = outputs[0][0]
     if (
         outputs != ((A,), (A, A), (A, A))
         or inputs != [replay.obs_size, replay.obs_size]
-        or shapes[0] != shapes[1]
+        or any(of_one != shapes[0] for of_one in shapes)  # there are no others
     ):
         raise CannotTake("the networks are not an actor and two critics of all actions")
     metrics = draws.new_empty(len(METRICS), S)

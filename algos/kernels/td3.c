@@ -121,6 +121,7 @@ static void update_seed(const void *given, int s, float *scratch) {
 int td3_update(const struct td3_update *x) {
   const networks *actor = x->actor, *critics = x->critics;
   const long M = x->M, D = x->D, O = x->memory->O, I = O + D;
+  if (!stored_in(x->memory)) return 2;
   long most = forward_scratch(actor);
   const long others[] = {forward_scratch(critics), backward_scratch(actor),
                          backward_scratch(critics), input_gradient_scratch(critics)};

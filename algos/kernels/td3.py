@@ -15,8 +15,8 @@ TD3_UPDATE = kernels.kernel(Path(__file__).parent / "td3.c", "td3_update")
 
 
 def takes_update(actor: Any, *args: Any) -> bool:
-    """Whether `td3_update` can compute an update."""
-    return kernels.usable(actor.net.weights[0], args[6])
+    """Whether `td3_update` can compute an update: there is one."""
+    return kernels.usable(actor.net.weights[0], args[6]) and args[6].numel() > 0
 
 
 def update(
@@ -62,13 +62,17 @@ def run(
     """Metrics `[3, S]` of an update; networks: the actor, the critics, and each one's target
     behind it. Raises CannotTake."""
     S, G, M = draws.shape
-    actor, target_actor, q, target_q = (x.net if hasattr(x, "net") else x.q for x in networks)
+    actor, target_actor = (x.net for x in networks[:2])
+    q, target_q = (x.q for x in networks[2:])
     obs_size, _, action_size, _ = replay.sizes
     inputs = [net.weights[0].shape[2] for net in (actor, q)]
-    shapes = [[p.shape for p in net.parameters()] for net in (actor, target_actor, q, target_q)]
+    nets = actor, target_actor, q, target_q
+    shapes, of_all = ([[p.shape for p in x.parameters()] for x in xs] for xs in (nets, networks))
     if (
-        [actor.outputs, q.outputs, target_q.outputs] != [(action_size,), *2 * [(1,) * critics]]
+        {actor.outputs, target_actor.outputs} != {(action_size,)}
+        or {q.outputs, target_q.outputs} != {(1,) * critics}
         or inputs != [obs_size, obs_size + action_size]
+        or shapes != of_all  # there are no others
         or shapes[0] != shapes[1]
         or shapes[2] != shapes[3]
     ):

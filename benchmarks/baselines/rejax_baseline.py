@@ -193,15 +193,15 @@ def numbered(layers: Mapping[str, Any], has: str) -> list[Any]:
     return [layers[x] for x in sorted(found, key=lambda x: int(re.sub(r"\D", "", x) or 0))]
 
 
-def kept_of_values(state: Any) -> dict[str, Any]:
-    """Of one seed: the action values."""
+def kept_of_dqn(state: Any) -> dict[str, Any]:
+    """Of one seed of DQN or PQN: the action values."""
     return {"layers": state.q_ts.params["params"]}
 
 
 PEERS: dict[str, Peer] = {
     "ppo": Peer("ppo", ppo.Config, ppo.PRESETS, ppo_arguments, kept_of_ppo, ppo.ActorCritic),
-    "dqn": Peer("dqn", dqn.Config, dqn.PRESETS, dqn_arguments, kept_of_values, dqn.QNetwork),
-    "pqn": Peer("pqn", pqn.Config, pqn.PRESETS, pqn_arguments, kept_of_values, pqn.QNetwork),
+    "dqn": Peer("dqn", dqn.Config, dqn.PRESETS, dqn_arguments, kept_of_dqn, dqn.QNetwork),
+    "pqn": Peer("pqn", pqn.Config, pqn.PRESETS, pqn_arguments, kept_of_dqn, pqn.QNetwork),
 }
 
 

@@ -16,7 +16,7 @@ What stays SB3's own:
  3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs, ...:
     SB3's own k, k + 1, ... would share start states between neighbouring seeds.
  4. SAC: 1e-6 is added to 1 - tanh(u)^2 before its logarithm.
- 5. Noise to explore by: TD3 and DDPG add it to the random actions before learning starts, too; an
+ 5. Noise to explore by is added to the random actions before learning starts, too; an
     Ornstein-Uhlenbeck process starts anew with each episode, not at the end of a round.
  6. Normalisation: VecNormalize updates its statistics with every observation before the policy acts
     on it; ours are updated once per rollout, after it. Rewards are scaled in the same way, except

@@ -94,6 +94,8 @@ class Struct:
             "Structure": ctypes.Structure,
             "addressof": ctypes.addressof,
             "constant": _constant,
+            "other_seeds": other_seeds,
+            "seeds_of": seeds_of,
             "get_num_threads": torch.get_num_threads,
         }
         for i, x in enumerate(self.fields):
@@ -109,8 +111,10 @@ class Struct:
                 usual = f"type({x.name}) is Tensor and {x.name}.dtype is dtype_{i}"
                 usual += f" and {x.name}.numel() == {size} and {x.name}.is_contiguous()"
                 where = f"{x.name}.data_ptr()"
+            lines.append(f" if {usual}:")
+            if x.dtype is None and "S" in names:  # a struct of as many seeds
+                lines.append(f"  if seeds_of({x.name}, S) != S: raise other_seeds({x.name!r})")
             lines += [
-                f" if {usual}:",
                 f"  kept.append({x.name})",
                 f"  {x.name} = {where}",
                 " else:",
@@ -150,6 +154,16 @@ class Struct:
                 raise ValueError(f"{self.name}: {field.name} is not contiguous")
             value = value.contiguous()
         return value
+
+
+def seeds_of(filled: ctypes.Structure, otherwise: int) -> int:
+    """The seeds that a struct is of; otherwise: of one that does not say."""
+    seeds: int = getattr(filled, "S", 0) or getattr(filled, "seeds", otherwise)
+    return seeds
+
+
+def other_seeds(name: str) -> CannotTake:
+    return CannotTake(f"{name}: of another number of seeds than what it is computed with")
 
 
 class Kernel:

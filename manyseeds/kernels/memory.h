@@ -24,3 +24,13 @@ INLINE const float *drawn_from(const memory *m, int s, float uniform) {
   if (index >= size) index = size - 1;  // u * size may round up
   return m->rows + (s * (long)m->C + index) * width_of_row(m);
 }
+
+// Whether those that n uniforms of each seed choose, [S, n], have actions that are numbers below A.
+INLINE int holds_actions(const memory *m, long n, const float *uniforms, int A) {
+  if (!stored_in(m)) return 0;
+  for (long i = 0; i < m->S * n; i++) {
+    const float action = drawn_from(m, (int)(i / n), uniforms[i])[2 * m->O];
+    if (!(action >= 0 && action < (float)A)) return 0;
+  }
+  return 1;
+}

@@ -6,6 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from manyseeds import kernels
@@ -13,6 +14,7 @@ from manyseeds.kernels.binding import Struct
 
 HERE = Path(__file__).parent
 MEMORY = Struct(HERE / "memory.h", "memory")
+FIELDS = ("obs", "actions", "rewards", "terminated", "next_obs")  # of transitions
 ADD = kernels.kernel(HERE / "memory.c", "memory_add")
 
 
@@ -24,12 +26,13 @@ def struct(replay: Any, obs_size: int, action_size: int) -> ctypes.Structure:
 
 def takes(replay: Any, new: Any) -> bool:
     """Whether transitions can be stored in C."""
-    return kernels.usable(replay.rows, new.obs)
+    return kernels.usable(replay.rows, new.obs) and new.terminated.dtype is torch.bool
 
 
 def add(replay: Any, /, new: Any) -> None:
     """What `Replay.add` of dqn.py, sac.py and the like says."""
-    ADD.run(add_struct(replay, new.rewards.shape[1], new._asdict()))
+    fields = {name: getattr(new, name) for name in FIELDS}
+    ADD.run(add_struct(replay, new.rewards.shape[1], fields))
     replay.added.add_(new.rewards.shape[1])
 
 

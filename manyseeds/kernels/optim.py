@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ STEP = kernels.kernel(HERE / "optim.c", "step")
 def struct(optimizer: Any, lr: Tensor | float, max_grad_norm: Tensor | float) -> ctypes.Structure:
     """The `optimizer` of optim.h for a SeedAdam, SeedRAdam or SeedRMSprop."""
     S, P = optimizer.params.shape
-    is_adam, is_radam = hasattr(optimizer, "betas"), hasattr(optimizer, "steps")
+    kind = kind_of(optimizer.__class__)
+    is_adam, is_radam = kind != "SeedRMSprop", kind == "SeedRAdam"
     beta1, beta2 = optimizer.betas if is_adam else (0.0, optimizer.alpha)
     return OPTIMIZER(
         S=S,
@@ -37,6 +39,12 @@ def struct(optimizer: Any, lr: Tensor | float, max_grad_norm: Tensor | float) ->
         beta2=beta2,
         eps=optimizer.eps,
     )
+
+
+@lru_cache
+def kind_of(optimizer: Any) -> str:
+    """The class whose `step` an optimizer has."""
+    return next(x.__name__ for x in optimizer.__mro__ if "step" in vars(x))
 
 
 def takes(optimizer: Any, *args: Any) -> bool:

@@ -75,6 +75,8 @@ class PolicyKernel(NamedTuple):
     def usable(self, *tensors: Tensor) -> bool:
         """Whether C can act, with states and noise."""
         readable = policy.is_readable(self.log_std, self.networks.outputs[0])
+        if self.squashed_to:
+            readable = all(x.dtype is torch.float32 and x.dim() == 1 for x in self.squashed_to)
         return readable and kernels.usable(self.networks.weights[0], *tensors)
 
     def noise_columns(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from functools import partial
@@ -269,6 +270,60 @@ def test_a_value_that_is_no_number_stays_one(algo: Any) -> None:
         assert metrics[name].isnan().tolist() == [True, False], name
     assert learner.actor.net.weights[0].detach()[1].isfinite().all()
     assert learner.critics.q.weights[0].detach()[0].isnan().any()
+
+
+@BOTH
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("change", ["copy", "outputs", "steps", "seeds", "empty", "none"])
+def test_what_c_must_not_take(algo: Any, change: str) -> None:
+    """Copies of networks, other targets, an optimizer that counts, one seed of two, no memory, no
+    minibatch: as PyTorch, or refused."""
+    config = algo.Config(hidden=(8,), batch_size=5)
+    found = []
+    for torch_alone in (False, True):
+        learner, draws = learner_of(algo, config), drawn(algo, 2, 5)
+        if change == "copy":
+            for critics in (learner.critics, learner.target_critics):
+                critics.net = copy.deepcopy(critics.q)
+        if change == "outputs":
+            learner.target_actor.net.outputs = (16,)
+        if change == "steps":
+            learner.of_actor.steps = torch.zeros_like(learner.of_actor.beta_powers[0])
+        if change == "seeds":
+            draws = [x[:1] for x in draws]
+        if change == "empty":
+            learner.replay.added.zero_()
+        if change == "none":
+            draws = [x[:, :0] for x in draws]
+        with kernels.off() if torch_alone else contextlib.nullcontext():
+            try:
+                update(algo, learner, draws, config)
+            except (RuntimeError, IndexError, ValueError, UnboundLocalError):
+                found.append([])
+            else:
+                found.append(state_of(learner))
+    torch.testing.assert_close(*found)
+    assert bool(found[1]) == (change in ("copy", "steps"))
+
+
+@BOTH
+def test_more_fields_of_transitions_are_no_fault(algo: Any) -> None:
+    class Weighted(NamedTuple):
+        obs: Tensor
+        actions: Tensor
+        rewards: Tensor
+        terminated: Tensor
+        next_obs: Tensor
+        weights: Tensor | None = None
+
+    learner = learner_of(algo, algo.Config(hidden=(8,)))
+    before = learner.replay.rows.clone()
+    one = torch.ones(2, 1)
+    vectors = torch.ones(2, 1, 3)
+    for ends in (one.bool(), one):
+        learner.replay.add(Weighted(vectors, one.unsqueeze(-1), one, ends, vectors))
+    assert (learner.replay.rows[:, 40:42] == 1).all()
+    assert torch.equal(learner.replay.rows[:, :40], before[:, :40])
 
 
 # ---- Noise to explore by -----------------------------------------------------------------------
