@@ -31,6 +31,7 @@ NORMALIZED = {"env": "Pendulum-v1", "normalize_obs": True}
         *((algo, {}) for algo in BUDGETS),
         *((algo, NORMALIZED) for algo in ("ppo", "a2c", "trpo", "grpo", "reinforce")),
     ],
+    ids=lambda x: x if isinstance(x, str) else "normalized" if x else "plain",
 )
 def test_a_stored_policy_acts_as_the_trained_one(
     algo: str, settings: dict[str, Any], tmp_path: Path
