@@ -279,8 +279,10 @@ PARTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # on, and off
     "C51": ({"distribution": "categorical"}, {"distribution": "none"}),
 }
 NO_PARTS = {name: x for _, off in PARTS.values() for name, x in off.items()}
-ALONE = {name: {**NO_PARTS, **on} for name, (on, _) in PARTS.items()}
-ALONE["quantiles"] = {**NO_PARTS, "distribution": "quantile"}
+ALONE = {
+    **{name: {**NO_PARTS, **on} for name, (on, _) in PARTS.items()},
+    "quantiles": {**NO_PARTS, "distribution": "quantile"},
+}
 WITHOUT = {name: off for name, (_, off) in PARTS.items()}
 # sb3-contrib's QR-DQN, at the zoo's sizes.
 QR_DQN = {
