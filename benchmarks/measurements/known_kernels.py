@@ -45,8 +45,10 @@ from manyseeds.writing import write_json
 FILE = HERE / "known.json"
 USUAL = "CartPole-v1"
 # What brings everything into a training that one can have, where an algorithm has the flag.
-RICH: dict[str, Any] = {"normalize_obs": True, "normalize_reward": True, "noise_std": 0.1}
-RICH |= {"entropy_coef": 0.01, "kl_coef": 0.1}
+RICH: dict[str, Any] = {
+    **{"normalize_obs": True, "normalize_reward": True, "noise_std": 0.1},
+    **{"entropy_coef": 0.01, "kl_coef": 0.1},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
