@@ -57,7 +57,7 @@ def test_an_edit_that_c_does_not_follow_is_refused(
     monkeypatch.setattr(ppo, "policy_loss", lambda ratio, *args: 0 * ratio.mean(-1))
     monkeypatch.setattr(envs.Pendulum, "reward", lambda self, physics, *args: physics[..., 0])
     message = refusal(lambda _: known_kernels.main([], tmp_path / "known.json"))
-    assert message.startswith("error: ppo on CartPole-v1")
+    assert "ppo on CartPole-v1" in message
     assert "ppo on Pendulum-v1" in message
     assert "a2c" not in message
     assert not list(tmp_path.iterdir())
