@@ -96,6 +96,22 @@ ENTROPY = {"entropy_coef": 10.0}  # of a policy that is not uniform any more
 QUANTILES = {"distribution": "quantile", "atoms": 9}
 UNIFORM = {"prioritized": False}
 NO_ZERO = {"max_grad_norm": 0.0}  # without clipping a factor shows
+# Of policies without randomness, in TD3 as in DDPG.
+DETERMINISTIC: list[tuple[Any, ...]] = [
+    ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
+    ("Actor.forward", ".tanh()", ".sin()"),
+    ("Actor.act", "(squashed + noise)", "(squashed - noise)"),
+    ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
+    ("Actor.squashed", "- self.low) - 1", "- self.low)"),
+    ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
+    ("ActionNoise.draw", "noise = noise * broadcast", "noise = 2 * noise * broadcast"),
+    ("ActionNoise.draw", "+ change * 0.1", "- change * 0.1", PROCESS),
+    ("ActionNoise.end", "fill_(done.any(1)", "fill_(~done.any(1)", PROCESS),
+    ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+    ("Replay.add", "(new.rewards, new", "(2 * new.rewards, new"),
+    ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
+    ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+]
 EDITS: dict[str, list[tuple[Any, ...]]] = {
     "ppo": [
         ("gae", *GAE),
@@ -224,19 +240,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ("update", "critics(batch.obs, actions), alpha)", "target(batch.obs, actions), alpha)"),
     ],
     "td3": [
-        ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
-        ("Actor.forward", ".tanh()", ".sin()"),
-        ("Actor.act", "(squashed + noise)", "(squashed - noise)"),
-        ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
-        ("Actor.squashed", "- self.low) - 1", "- self.low)"),
-        ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
-        ("ActionNoise.draw", "noise = noise * broadcast", "noise = 2 * noise * broadcast"),
-        ("ActionNoise.draw", "+ change * 0.1", "- change * 0.1", PROCESS),
-        ("ActionNoise.end", "fill_(done.any(1)", "fill_(~done.any(1)", PROCESS),
-        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
-        ("Replay.add", "(new.rewards, new", "(2 * new.rewards, new"),
-        ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
-        ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+        *DETERMINISTIC,
         ("Critics.__init__", '(1, 1), "relu")', '(1, 1, 1), "relu")'),
         ("Critics.forward", "torch.stack(self.q(", "3 * torch.stack(self.q("),
         ("smoothed", "broadcast(std, noise) * noise", "3 * broadcast(std, noise) * noise"),
@@ -252,19 +256,7 @@ EDITS: dict[str, list[tuple[Any, ...]]] = {
         ),
     ],
     "ddpg": [
-        ("Actor.__init__", "torch.tensor(spec.action_low)", "0.5 * torch.tensor(spec.action_low)"),
-        ("Actor.forward", ".tanh()", ".sin()"),
-        ("Actor.act", "(squashed + noise)", "(squashed - noise)"),
-        ("Actor.within_bounds", "(squashed + 1) / 2", "(squashed + 1) / 4"),
-        ("Actor.squashed", "- self.low) - 1", "- self.low)"),
-        ("Uniform.act", "2 * noise - 1", "1 - 2 * noise"),
-        ("ActionNoise.draw", "noise = noise * broadcast", "noise = 2 * noise * broadcast"),
-        ("ActionNoise.draw", "+ change * 0.1", "- change * 0.1", PROCESS),
-        ("ActionNoise.end", "fill_(done.any(1)", "fill_(~done.any(1)", PROCESS),
-        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
-        ("Replay.add", "(new.rewards, new", "(2 * new.rewards, new"),
-        ("set_gradients", "p.grad = gradient", "p.grad = -gradient"),
-        ("update_target", "* new + broadcast(1 - tau", "* new + broadcast(1 - 2 * tau"),
+        *DETERMINISTIC,
         ("Critic.__init__", '(1,), "relu")', '(1,), "tanh")'),
         ("Critic.forward", "dim=-1)).squeeze(-1)", "dim=-1)).squeeze(-1) * 2"),
         ("td_target", "+ broadcast(gamma, rewards)", "- broadcast(gamma, rewards)"),
