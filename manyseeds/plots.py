@@ -40,7 +40,7 @@ FORMATS = (".svg", ".png")
 # seaborn's `colorblind` begins with these. A training draws with no others, so that it need not
 # import seaborn, which imports scipy.stats and takes half a second.
 FIRST_COLORS: tuple[str, ...] = ("#0173b2", "#de8f05", "#029e73")
-MARKERS = "o^sDvP*X"  # one per colour
+MARKERS = "o^sDvP*X"  # as many as colours
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
 NAME_SIZE = 7.5  # points, of the names at the ends of lines
 NAME_HEIGHT = 9.5  # points from one to the next
@@ -201,7 +201,8 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         name: {
             "color": palette[i % len(palette)],
             "linestyle": LINE_STYLES[(i + i // len(palette)) % len(LINE_STYLES)],
-            "marker": MARKERS[i % len(MARKERS)],
+            # Two on, where a colour comes again.
+            "marker": MARKERS[(i + 2 * (i // len(palette))) % len(MARKERS)],
             "markersize": 4,
         }
         for i, name in enumerate(names)

@@ -12,6 +12,7 @@ from typing import Any
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Code,
+    Heading,
     Outcome,
     Table,
     Text,
@@ -27,8 +28,15 @@ from manyseeds.benchmarks.chapters.differences import (
 )
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ALONE, NO_PARTS, PARTS, QR_DQN, WITHOUT, Cell
-from manyseeds.benchmarks.store.comparison import MEASURES
-from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
+from manyseeds.benchmarks.store.comparison import MEASURES, SB3
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
+    Result,
+    decision,
+    decision_text,
+    parity_of,
+    verdict_text,
+)
 from manyseeds.cli import identity
 from manyseeds.plots import Line, curve_of, mean_line
 from manyseeds.record import plural
@@ -46,6 +54,10 @@ COLUMNS = (
     *("environment", "variant", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
     *("final against DQN or Rainbow", "AUC against it"),
 )
+PEER_COLUMNS = (
+    *("environment", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
+    *("final against sb3-contrib", "AUC against it"),
+)
 BETTER = {"better": "true", "worse": "false", "equivalent": "false"}
 WORSE = {"worse": "true", "better": "false", "equivalent": "false"}
 # Hessel et al.: "prioritized replay and multi-step learning were the two most crucial components".
@@ -54,9 +66,13 @@ CRUCIAL = ("prioritized", "n steps")
 
 def page(results: Sequence[Result]) -> Iterator[Block]:
     """The page; nothing without runs."""
-    runs = runs_of(results)
-    if not runs:
-        return
+    if runs := {env: here for env in QR_DQN if (here := runs_of(results, env, VARIANTS))}:
+        yield from parts(runs)
+    yield from beside_peer(results)
+
+
+def parts(runs: Runs) -> Iterator[Block]:
+    """What each part does, alone and left out."""
     verdicts = {
         (env, variant, measure): parity_of(result, other, measure)
         for env, here in runs.items()
@@ -89,17 +105,44 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
     yield from commands([result.run for here in runs.values() for result in here.values()])
 
 
-def runs_of(results: Sequence[Result]) -> Runs:
-    """The runs of the suite that there are."""
-    found: Runs = {}
-    here = {(r.spec.id, r.run.path.name): r for r in results if r.algo == "rainbow"}
-    for env in QR_DQN:
-        for variant, settings in VARIANTS.items():
-            cell = Cell("rainbow", env, 30, settings=settings)
-            result = here.get((env, Path(cell.run).name))
-            if result is not None and result.config == identity(cell.config()):
-                found.setdefault(env, {})[variant] = result
+def runs_of(
+    results: Sequence[Result], env: str, variants: Mapping[str, Mapping[str, Any]], source: str = ""
+) -> dict[str, Result]:
+    """The runs of an environment that there are, by variant; source: `sb3-` for sb3-contrib's."""
+    here = [r for r in results if r.algo == f"{source}rainbow" and r.spec.id == env]
+    found: dict[str, Result] = {}
+    for variant, settings in variants.items():
+        wanted = identity(Cell("rainbow", env, 30, settings=settings).config())
+        if result := next((r for r in here if r.config == wanted), None):
+            found[variant] = result
     return found
+
+
+def beside_peer(results: Sequence[Result]) -> Iterator[Block]:
+    """Quantiles alone, at the sizes of the zoo, beside sb3-contrib's."""
+    rows = []
+    for env, settings in QR_DQN.items():
+        named = {"QR-DQN": settings}
+        ours = runs_of(results, env, named).get("QR-DQN")
+        theirs = runs_of(results, env, named, SB3).get("QR-DQN")
+        for name, result in (("QR-DQN", ours), (display(f"{SB3}rainbow"), theirs)):
+            if result:
+                compared = [decision(ours, theirs, m) for m in MEASURES] if ours and theirs else []
+                mine = compared if result is ours else []
+                verdicts = [decision_text(v, result.spec) for v in mine] or ["", ""]
+                rows.append(
+                    (
+                        *(env, name, str(len(result.seeds)), result.text(result.final)),
+                        *(result.failures_text(), result.text(result.auc, "mean"), *verdicts),
+                    )
+                )
+    if rows:
+        yield Heading("Quantiles beside sb3-contrib's QR-DQN")
+        yield Text(
+            "Rainbow with quantiles and no other part is QR-DQN (Dabney et al., 2018), here at the "
+            "sizes that rl-baselines3-zoo gives it: 256-256 networks."
+        )
+        yield Table("qr-dqn", PEER_COLUMNS, rows)
 
 
 def base_of(variant: str) -> str:

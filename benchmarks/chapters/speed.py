@@ -51,14 +51,14 @@ def page(results: Path) -> Iterator[Block]:
 # ---- Against the peers ----------------------------------------------------------------------
 
 
-def against_sb3(stored: Stored, seeds: int = SHOWN_SEEDS) -> dict[str, dict[str, dict[str, Any]]]:
-    """The rows of a number of seeds, by what is timed and system, of what SB3 has.
+def against_peers(stored: Stored, seeds: int = SHOWN_SEEDS) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of a number of seeds, by what is timed and system, of what a peer has.
 
     A library that trains one seed at a time is as fast with any number of them.
     """
     found = {}
     for name, subject in SUBJECTS.items():
-        if name in stored and "sb3" in subject.peers:
+        if name in stored and subject.peers:
             by_system = {
                 row["system"]: row
                 for row in stored[name]["rows"]
@@ -89,7 +89,8 @@ def peers_text(rows: dict[str, dict[str, Any]]) -> str:
 def summary(stored: Stored, seeds: int = SHOWN_SEEDS) -> str:
     """How many times as fast as SB3 ours are, in words; empty where it is not known."""
     by_env: dict[str, list[str]] = {ENV: []}
-    for name, rows in against_sb3(stored, seeds).items():
+    compared = {k: rows for k, rows in against_peers(stored, seeds).items() if "sb3" in rows}
+    for name, rows in compared.items():
         peers = f" ({text})" if (text := peers_text(rows)) else ""
         subject = SUBJECTS[name]
         sizes = f" with networks {subject.sizes}" if subject.sizes else ""
@@ -111,7 +112,7 @@ def fastest_table(stored: Stored, device: str) -> Table:
     lines = [
         (seeds, name, {LABELS[x]: rows[x]["timesteps_per_s"] for x in LABELS if x in rows})
         for seeds in sorted(sizes)
-        for name, rows in against_sb3(stored, seeds).items()
+        for name, rows in against_peers(stored, seeds).items()
     ]
     systems = [x for x in LABELS.values() if any(x in speeds for _, _, speeds in lines)]
     rows: list[tuple[Cell, ...]] = []

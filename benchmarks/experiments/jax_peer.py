@@ -29,10 +29,13 @@ extra = dict(
     dqn=dict(num_envs=10, num_epochs=1, buffer_size=10_000, fill_buffer=1_000, batch_size=128,
              target_update_freq=500, max_grad_norm=10.0, ddqn=False,
              agent_kwargs=dict(activation="relu")),
+    pqn=dict(num_envs=32, num_steps=64, num_epochs=4, num_minibatches=16, td_lambda=0.95,
+             max_grad_norm=10.0),
 )[algo]
 agent = get_algo(algo).create(**common, **extra)
-if algo == "dqn":  # create() has no way to say it
-    agent = agent.replace(agent=agent.agent.clone(hidden_layer_sizes=(120, 84)))
+if algo != "ppo":  # create() has no way to say it
+    hidden = dict(dqn=(120, 84), pqn=(256, 256))[algo]
+    agent = agent.replace(agent=agent.agent.clone(hidden_layer_sizes=hidden))
 agent = agent.replace(eval_callback=lambda algo, ts, rng: ())
 if rates.size:
     train = jax.vmap(lambda key, rate: agent.replace(learning_rate=rate).train(key))

@@ -1,10 +1,10 @@
 """Searches whose spaces were stated before they were run: `benchmarks/search.py --stated NAME`.
 
 `preset/ENV`: PPO in ten minutes of one core, without the preset's own point, which no random draw
-hits. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the
-rhythm of DQN's, and alpha learned or given. `target/...`: what is still missing.
-`sensitivity/ALGO/ENV`: random configurations around an algorithm's defaults, the same ones on every
-environment.
+hits. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the rhythm
+of DQN's and the networks of Rainbow's, and alpha learned or given. `target/...`: what is still
+missing. `sensitivity/ALGO/ENV`: random configurations around an algorithm's defaults, the same ones
+on every environment.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PRESET_SEARCHES = {
     "MountainCarContinuous-v0": ("--seeds 10 --cut 0.5", ACTIONS),
     "Pendulum-v1": ("--seeds 10 --cut 0.5", ACTIONS),
 }
-# Of SAC for discrete actions: trials, seeds, share of the timesteps; up to two hours of a core.
+# Of SAC for discrete actions: trials, seeds, share of the timesteps; about ten minutes of a core.
 SAC_DISCRETE_SEARCHES = {
-    "CartPole-v1": "--trials 24 --seeds 4 --cut 0.4 --fresh-seeds 10",
+    "CartPole-v1": "--trials 48 --seeds 4 --cut 0.4 --fresh-seeds 10",
     "Acrobot-v1": "--trials 16 --seeds 3 --cut 0.15 --finalists 2 --fresh-seeds 10",
     "MountainCar-v0": "--trials 16 --seeds 3 --cut 0.5 --finalists 2 --fresh-seeds 10",
 }

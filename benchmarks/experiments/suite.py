@@ -501,11 +501,18 @@ SUITES = {
             for env, budget in BUDGETS.items()
         ),
     ),
-    # Which part of Rainbow carries it.
-    "rainbow": tuple(
-        Cell("rainbow", env, 30, settings=settings, cut=SHORT)
-        for env in QR_DQN
-        for settings in ({}, NO_PARTS, *ALONE.values(), *WITHOUT.values())
+    # Which part of Rainbow carries it; and quantiles alone beside sb3-contrib's.
+    "rainbow": (
+        *(
+            Cell("rainbow", env, 30, settings=settings, cut=SHORT)
+            for env in QR_DQN
+            for settings in ({}, NO_PARTS, *ALONE.values(), *WITHOUT.values())
+        ),
+        *(
+            Cell("rainbow", env, seeds, source, settings, cut=SHORT)
+            for source, seeds in (("manyseeds", 30), ("sb3", LOOKS[0]))
+            for env, settings in QR_DQN.items()
+        ),
     ),
     # One or two hyperparameters at a time, about two hours of one core.
     "ablations": ablation_cells(),

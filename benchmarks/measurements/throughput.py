@@ -17,6 +17,8 @@ DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120
 same network, and ten environments, so that it too updates every 10 timesteps.
 SAC, TD3 and DDPG: the sizes of their presets on Pendulum-v1, a gradient step of 256 transitions
 after each timestep, but learning from timestep 100 on; SAC also with 64-64 networks and 64.
+PQN: its preset on CartPole-v1, without a schedule of the learning rate, 32 environments x 64 steps,
+4 epochs of 16 minibatches, network 256-256; SB3 has none, the reference is one seed of ours.
 Q-learning and SARSA: their presets on FrozenLake-v1. SB3 has no tabular algorithms, so the
 reference is one seed of ours.
 

@@ -6,9 +6,9 @@ from manyseeds.benchmarks.experiments import catalog
 
 # In the order of tables and legends, which is that of the colours of figures. Others come last.
 FIRST = (
-    *("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa"),
+    *("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "sac", "td3"),
+    *("ddpg", "sac_discrete", "rainbow", "pqn", "q_learning", "sarsa"),
     *("policy_iteration", "value_iteration", "monte_carlo", "td_prediction"),
-    *("sac", "td3", "ddpg", "sac_discrete", "rainbow", "pqn"),
 )
 # Likewise of environments: control from the easiest on, then tables.
 FIRST_ENVIRONMENTS = (
@@ -31,10 +31,13 @@ NAMES = {
 }
 # Of baselines, as the store names them.
 OWNERS = {"sb3-": "SB3's ", "sbx-": "SBX's ", "rejax-": "rejax's ", "trl-": "TRL's "}
+PEERS = {"sb3-rainbow": "sb3-contrib's QR-DQN"}  # of Rainbow's parts it has one
 
 
 def display(algo: str) -> str:
     """`SB3's PPO` for `sb3-ppo`; a name that is not ours stays as it is."""
+    if algo in PEERS:
+        return PEERS[algo]
     for prefix, owner in OWNERS.items():
         if algo.startswith(prefix):
             return owner + display(algo.removeprefix(prefix))

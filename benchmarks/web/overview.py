@@ -160,8 +160,9 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
     about: dict[str, Any] = {}
     with left_out(path):
         stored = read(path, speed.STORED) if path.exists() else {}
-        everywhere = speed.against_sb3(stored)
+        everywhere = speed.against_peers(stored)
         found = {x: rows for x, rows in everywhere.items() if SUBJECTS[x].env == speed.ENV}
+        found = {x: rows for x, rows in found.items() if "sb3" in rows}
         for algo in [*found][-1:]:
             cpu = printable(stored[algo]["machine"]["cpu"])
             about = {"seeds": speed.SHOWN_SEEDS, "env": speed.ENV, "cpu": cpu}

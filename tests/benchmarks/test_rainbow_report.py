@@ -11,7 +11,7 @@ from manyseeds.benchmarks.chapters import rainbow
 from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, Outcome, walk
 from manyseeds.benchmarks.chapters.rainbow import ALL, NONE, VARIANTS
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import NO_PARTS, PARTS, SUITES
+from manyseeds.benchmarks.experiments.suite import NO_PARTS, PARTS, QR_DQN, SUITES
 from manyseeds.benchmarks.store.results import load_result
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import identity
@@ -38,8 +38,10 @@ def test_a_variant_turns_the_parts_it_says() -> None:
         alone = 5 if variant != "quantiles alone" else 6
         expected = {NONE: 6, ALL: 0}.get(variant, 1 if "but" in variant else alone)
         assert len(changed) == expected, variant
-    cells = [identity(cell.config()) for cell in SUITES["rainbow"] if cell.env == ENV]
+    here = [cell for cell in SUITES["rainbow"] if cell.env == ENV]
+    cells = [identity(cell.config()) for cell in here if cell.settings != QR_DQN[ENV]]
     assert len(cells) == len(VARIANTS) == 15
+    assert [x.label for x in here if x.settings == QR_DQN[ENV]] == ["rainbow", "sb3-rainbow"]
     assert all(plain | settings in cells for settings in VARIANTS.values())
     assert plain | NO_PARTS in cells
 
@@ -64,6 +66,21 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
     assert list(rows[NONE][-2:]) == ["", ""]
     drawn = {x.name for x in walk(blocks) if isinstance(x, Figure)}
     assert drawn == {"rainbow", "rainbow-alone", "rainbow-without"}
+
+
+def test_quantiles_stand_beside_their_peer(tmp_path: Path) -> None:
+    """Ours alone without a verdict; with sb3-contrib's it is against that."""
+    for algo, mean in (("rainbow", 450.0), ("sb3-rainbow", 250.0)):
+        finals = dict(enumerate((mean + np.linspace(-3, 3, 10)).tolist()))
+        plant(tmp_path, algo, finals, env=ENV, middle=mean, **QR_DQN[ENV])
+        blocks = list(rainbow.page([load_result(run) for run in open_runs(tmp_path)]))
+        rows = tables_of(blocks)["qr-dqn"]
+        assert [*tables_of(blocks)] == ["qr-dqn"]
+        ours = rows[0]
+        assert ours[1] == "QR-DQN"
+        assert [x.split(" ")[0] for x in ours[-2:]] == (["", ""] if len(rows) < 2 else ["better"] * 2)
+    assert rows[1][1] == "sb3-contrib's QR-DQN"
+    assert list(rows[1][-2:]) == ["", ""]
 
 
 def test_without_runs_there_is_no_page(tmp_path: Path) -> None:

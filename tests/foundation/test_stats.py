@@ -434,6 +434,10 @@ def test_lines_have_their_names_at_their_ends(tmp_path: Path) -> None:
 def test_lines_are_told_apart_without_colour() -> None:
     looks = plots._looks([f"name {i}" for i in range(30)])
     assert len({(look["marker"], str(look["linestyle"])) for look in looks.values()}) == 30
+    by_color: dict[str, list[str]] = {}
+    for look in looks.values():
+        by_color.setdefault(look["color"], []).append(look["marker"])
+    assert all(len({*markers}) == len(markers) for markers in by_color.values())
 
 
 def test_a_name_keeps_its_colour_in_every_figure() -> None:
