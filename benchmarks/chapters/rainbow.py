@@ -6,7 +6,6 @@ Reads the runs of `python benchmarks/sweep.py --suite rainbow`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.chapters.blocks import (

@@ -78,7 +78,8 @@ def test_quantiles_stand_beside_their_peer(tmp_path: Path) -> None:
         assert [*tables_of(blocks)] == ["qr-dqn"]
         ours = rows[0]
         assert ours[1] == "QR-DQN"
-        assert [x.split(" ")[0] for x in ours[-2:]] == (["", ""] if len(rows) < 2 else ["better"] * 2)
+        words = ["better", "better"] if len(rows) > 1 else ["", ""]
+        assert [x.split(" ")[0] for x in ours[-2:]] == words
     assert rows[1][1] == "sb3-contrib's QR-DQN"
     assert list(rows[1][-2:]) == ["", ""]
 
