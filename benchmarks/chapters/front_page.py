@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters import speed
+from manyseeds.benchmarks.chapters import discrete_sac, speed
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Cell,
@@ -91,6 +91,8 @@ def answers(found: Sequence[Pair], note: str) -> Iterator[Block]:
             yield matrix(pairs, name)
             if pairs is deep or not deep:
                 yield KEY
+            if pairs is deep:
+                yield from discrete_sac.section(deep)
     shown = [pair for pair in deep if pair.env == shown_environment(deep)]
     if figure := all_algorithms(shown):
         yield figure

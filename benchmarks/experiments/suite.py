@@ -388,6 +388,7 @@ CONTROL = {  # the environments of each algorithm
     "sac": ("Pendulum-v1", "MountainCarContinuous-v0"),
     "td3": ("Pendulum-v1",),
     "ddpg": ("Pendulum-v1",),
+    "sac_discrete": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),
     "pqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),
     "reinforce": ABLATED,
     "grpo": (*ABLATED, "MountainCar-v0"),

@@ -1,0 +1,77 @@
+"""Whether SAC for discrete actions is better than DQN, at the same number of timesteps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
+from manyseeds.benchmarks.experiments.suite import NO_PARTS, Cell
+from manyseeds.benchmarks.store.comparison import MEASURES, Pair
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
+from manyseeds.cli import identity
+from manyseeds.record import plural
+from manyseeds.stats import Parity
+
+SAC = "sac_discrete"
+COLUMNS = (
+    *("environment", "timesteps", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
+    *("SAC's final against it", "SAC's AUC against it"),
+)
+WORDS = ("better", "worse", "equivalent", "saturated", "undecided")
+
+
+def section(found: Sequence[Pair]) -> Iterator[Block]:
+    """The answer, and what it rests on; nothing without runs of both."""
+    by_cell = {(pair.env, pair.algo): pair for pair in found}
+    rows: list[tuple[str, ...]] = []
+    verdicts: dict[str, list[Parity | None]] = {measure: [] for measure in MEASURES}
+    for env in dict.fromkeys(pair.env for pair in found):
+        sac = ours_of(by_cell.get((env, SAC)))
+        rivals = rivals_of(by_cell, env) if sac else {}
+        if not (sac and rivals):
+            continue
+        rows.append((*row(env, display(SAC), sac), "", ""))
+        for name, rival in rivals.items():
+            compared = {measure: parity_of(sac, rival, measure) for measure in MEASURES}
+            texts = (verdict_text(verdict, sac.spec) for verdict in compared.values())
+            rows.append((*row(env, name, rival), *texts))
+            for measure, verdict in compared.items():
+                verdicts[measure].append(verdict)
+    if rows:
+        counted = "; by ".join(counts(MEASURES[m], v) for m, v in verdicts.items())
+        yield Text(
+            f"Is {display(SAC)} better than DQN? In "
+            f"{plural(len(verdicts['final']), 'comparison')} at the same number of timesteps, by "
+            f"{counted}. DQN has the preset of rl-baselines3-zoo, also with the networks of "
+            f"{display(SAC)}; that is the best of two searches."
+        )
+        yield Table("discrete-sac", COLUMNS, rows)
+
+
+def rivals_of(by_cell: dict[tuple[str, str], Pair], env: str) -> dict[str, Result]:
+    """The runs of DQN on an environment: the preset's, and those with smaller networks."""
+    found = {"DQN": ours_of(by_cell.get((env, "dqn")))}
+    if rainbow := by_cell.get((env, "rainbow")):
+        wanted = identity(Cell("rainbow", env, 30, settings=NO_PARTS).config())
+        runs = [r for r in (*rainbow.headline, *rainbow.others) if r.algo == "rainbow"]
+        found["DQN, 64-64"] = next((r for r in runs if r.config == wanted), None)
+    return {name: result for name, result in found.items() if result}
+
+
+def ours_of(pair: Pair | None) -> Result | None:
+    return pair.ours if pair else None
+
+
+def row(env: str, name: str, result: Result) -> tuple[str, ...]:
+    return (
+        *(env, f"{result.timesteps_requested:,}", name, str(len(result.seeds))),
+        *(result.text(result.final), result.failures_text(), result.text(result.auc, "mean")),
+    )
+
+
+def counts(measure: str, verdicts: Sequence[Parity | None]) -> str:
+    """`final score it is better in 1 and worse in 2`: only what there is."""
+    words = [verdict.word if verdict else "undecided" for verdict in verdicts]
+    there = [f"{word} in {words.count(word)}" for word in WORDS if word in words]
+    return f"{measure} it is {', '.join(there)}"
