@@ -189,16 +189,16 @@ def verdict_of(run: StoredRun) -> str:
         except UsageError:
             continue
         if verdict:
-            measure = "normalised mean scores" if run.kind == "control" else "means"
+            measure = "normalised mean AUC" if run.kind == "control" else "means"
             return f"{verdict} (difference of {measure}, ours minus {library}'s)"
     return f"none: the store has no run of {library} with these settings"
 
 
 def verdict_on_return(ours: Result, theirs: Result) -> str:
-    """The verdict on the final scores, empty where the settings differ."""
+    """The verdict on learning speed, empty where the settings differ."""
     if theirs.config != ours.config:
         return ""
-    return decision_text(decision(ours, theirs, "final"), ours.spec)
+    return decision_text(decision(ours, theirs, "auc"), ours.spec)
 
 
 def conventions(run: StoredRun) -> list[str]:

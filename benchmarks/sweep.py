@@ -266,17 +266,16 @@ def asked_for(cells: Sequence[Cell], results: str) -> list[Cell]:
 
 
 def requested_seeds(cell: Cell, results: str) -> int:
-    """The seeds of a cell by the rule: those that the next look needs, and never fewer than the
-    suite says."""
-    looked_at = cell.package == "algos" and cell.source in ("manyseeds", "sb3")
-    if not looked_at or not cell.seeds or cell.first_seed:
+    """The seeds of a cell by the rule: of SB3's those that the next look needs, and never fewer
+    than the suite says."""
+    if cell.package != "algos" or cell.source != "sb3" or cell.first_seed:
         return cell.seeds
     sides = [dataclasses.replace(cell, source=source) for source in ("manyseeds", "sb3")]
     folders = [side.folder(results) for side in sides]
     if not all(folder.parts() for folder in folders):
         return cell.seeds
     ours, theirs = (load_result(open_run(folder)) for folder in folders)
-    return max(cell.seeds, seeds_due(ours, theirs)[cell.source == "sb3"])
+    return max(cell.seeds, seeds_due(ours, theirs))
 
 
 def report(what: str, job: Job | Cell, detail: str = "") -> None:

@@ -720,21 +720,21 @@ class Difference(NamedTuple):
     high: float
     word: str = ""
     href: str = ""  # of the label, on the site
-    n: int = 0  # seeds a side; 0: it is of no seeds
+    n: int = 0  # seeds of the smaller side; 0: it is of no seeds
+    margin: float | None = None  # within which differences count as equivalent
 
 
 def forest(
     panels: Mapping[str, Sequence[Difference]],
     path: Path | str,
     *,
-    margin: float | None = None,
     xlabel: str = "",
 ) -> None:
     """One panel per key (its title), with a row per difference; written to `path`. Panels are side
     by side, or below one another where they would be wider than WIDEST.
 
     A row has its label, its value in its interval, and its word at the right. Differences within
-    ±margin are a shaded band around the line at 0. Raises ValueError for an unknown suffix.
+    its ±margin are a shaded band around the line at 0. Raises ValueError for an unknown suffix.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -750,11 +750,12 @@ def forest(
         ratios = None if beside else heights
         grid = figure.subplots(*shape, squeeze=False, sharex=True, height_ratios=ratios).flatten()
         for axes, (title, rows) in zip(grid, panels.items(), strict=True):
-            if margin is not None:
-                axes.axvspan(-margin, margin, color=INK, alpha=0.15, linewidth=0)
             axes.axvline(0, color=INK, linewidth=0.8)
             for i, row in enumerate(rows):
                 look = _difference_look(row.word)
+                if row.margin is not None:
+                    band = {"height": 1, "color": INK, "alpha": 0.15, "linewidth": 0}
+                    axes.barh(i, 2 * row.margin, left=-row.margin, **band)
                 axes.hlines(i, row.low, row.high, color=look["color"], linewidth=1.4)
                 axes.plot(row.value, i, linestyle="", **look)
                 place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center"}
@@ -778,6 +779,7 @@ def _difference_look(word: str) -> dict[str, Any]:
         "better": ("^", palette[2]),
         "worse": ("v", palette[3]),
         "undecided": ("o", INK),
+        "ceiling": ("s", INK),
     }.get(word, ("o", palette[0]))
     hollow = {"markerfacecolor": "none"} if word == "undecided" else {}
     return {"marker": marker, "markersize": 4.5, "color": color, **hollow}

@@ -28,6 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Statistic = Literal["iqm", "mean"]
+# `ceiling` is said by the rule of the benchmarks alone (benchmarks/experiments/verdicts.py).
+Word = Literal["equivalent", "better", "worse", "undecided", "saturated", "ceiling"]
 
 MAX_DIGITS = 6  # behind the first one, of a number that is written by its size
 EQUIVALENCE_SEEDS = 30  # of fewer, a failure in ten seeds stays unseen too often
@@ -37,6 +39,7 @@ COVERAGE = {
     **{2: (32, 50), 3: (48, 75), 4: (59, 88), 5: (67, 93)},
     **{6: (74, 93), 7: (78, 94), 8: (83, 94), 9: (85, 94)},
 }
+RESAMPLES = 10_000
 BOOTSTRAP_SEED = 2108_13264  # constant: the same data always prints the same interval
 
 
@@ -127,9 +130,18 @@ def number_text(number: float, digits: int | None) -> str:
 class Parity:
     """Verdict of `parity`."""
 
-    word: Literal["equivalent", "better", "worse", "undecided", "saturated"]
-    difference: Estimate  # of normalised scores, ours minus theirs; n is that of one side
+    word: Word
+    difference: Estimate  # of normalised scores, ours minus theirs; n is that of the smaller side
     p: float  # of the permutation test that both sides are alike
+    margin: float = 0.05  # within which differences count as equivalent
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Two-sided error levels of a verdict."""
+
+    differs: float = 0.05  # of better and worse
+    equivalent: float = 0.05  # of equivalent; the interval that is shown is this one
 
 
 def iqm(values: ArrayLike, axis: int = -1) -> Any:
@@ -289,19 +301,25 @@ def parity(
     random: float,
     reference: float,
     margin: float = 0.05,
-    confidence: float = 0.95,
+    levels: Levels = Levels(),
     imputed: bool = False,
+    one_shape: bool = False,
+    resamples: int = RESAMPLES,
 ) -> Parity:
     """Do we score what they score? `ours` is `[S1]`, `theirs` is `[S2]`, raw scores per seed.
 
-    d is our mean normalised score minus theirs, with its interval from the unpaired bootstrap. The
-    mean, not the IQM: an IQM cuts off the failed seeds, and a verdict must count them.
+    d is our mean normalised score minus theirs, with its intervals from the unpaired bootstrap. The
+    mean, not the IQM: an IQM cuts off the failed seeds, and a verdict must count them. one_shape:
+    an interval reaches at least as far as one from resamples of the deviations of both sides
+    together, so that a small side cannot seem sure because it happens to lack the rare failures of
+    the other.
 
         saturated   every seed of both sides has the same score: all that is known of the
                     difference is how many seeds may fail unseen (`failure_bound`)
-        equivalent  the interval lies inside [-margin, margin], and there are EQUIVALENCE_SEEDS
-        better      it lies above 0 and not inside the margin, and the permutation test agrees:
-                    p < 1 - confidence
+        equivalent  the interval at the level of equivalence lies inside [-margin, margin], and
+                    there are EQUIVALENCE_SEEDS
+        better      that at the level of differences lies above 0, d is not equivalent, and the
+                    permutation test agrees: p is below the level
         worse       likewise below 0
         undecided   else; also where all are the same and one is imputed, as in `estimate`
 
@@ -317,29 +335,48 @@ def parity(
     def difference(a: Floats, b: Floats, axis: int) -> Any:
         return a.mean(axis=axis) - b.mean(axis=axis)
 
-    d = replace(_bootstrap([a, b], difference, confidence), n=n)
+    confidences = [1 - levels.equivalent, 1 - levels.differs]
+    intervals = _intervals([a, b], difference, confidences, resamples)
+    if one_shape:
+        deviations = np.concatenate([a - a.mean(), b - b.mean()])
+        wider = _intervals(
+            [deviations, deviations], difference, confidences, resamples, [len(a), len(b)]
+        )
+        intervals = [
+            replace(x, low=min(x.low, x.value + y.low), high=max(x.high, x.value + y.high))
+            for x, y in zip(intervals, wider, strict=True)
+        ]
+    inner, outer = intervals
+    d = replace(inner, n=n)
     p = permutation_p(a, b)
     same = bool(np.ptp(np.concatenate([a, b])) == 0)
-    word = word_of(d.low, d.high, p, n, margin, 1 - confidence, same)
+    word = word_of((d.low, d.high), (outer.low, outer.high), p, n, margin, levels.differs, same)
     if same and imputed:
         word = "undecided"
-    return Parity(word, d, p)
+    return Parity(word, d, p, margin)
 
 
 def word_of(
-    low: float, high: float, p: float, n: int, margin: float, level: float, same: bool
-) -> Literal["equivalent", "better", "worse", "undecided", "saturated"]:
-    """The word for an interval of a difference, as `parity` says. n: seeds a side."""
+    inner: tuple[float, float],
+    outer: tuple[float, float],
+    p: float,
+    n: int,
+    margin: float,
+    level: float,
+    same: bool,
+) -> Word:
+    """The word for the intervals of a difference at the levels of equivalence and of differences,
+    as `parity` says. n: seeds of the smaller side. level: of differences."""
     if same:
         return "saturated"
-    if -margin <= low and high <= margin:
+    if -margin <= inner[0] and inner[1] <= margin:
         return "equivalent" if n >= EQUIVALENCE_SEEDS else "undecided"
-    if p >= level or low <= 0 <= high:
+    if p >= level or outer[0] <= 0 <= outer[1]:
         return "undecided"
-    return "better" if low > 0 else "worse"
+    return "better" if outer[0] > 0 else "worse"
 
 
-def permutation_p(a: Floats, b: Floats, resamples: int = 10_000) -> float:
+def permutation_p(a: Floats, b: Floats, resamples: int = RESAMPLES) -> float:
     """Two-sided p of the permutation test on the difference of means of `[S1]` and `[S2]`.
 
     Of all permutations, or of so many random ones where there are more; twice the smaller tail.
@@ -378,6 +415,19 @@ def failure_bound(failures: int, n: int, confidence: float = 0.95) -> float:
     return float(betaincinv(failures + 1, n - failures, confidence)) if failures < n else 1.0
 
 
+def failure_difference(failures: tuple[int, int], sizes: tuple[int, int]) -> tuple[float, float]:
+    """The 95% interval of the difference of two sides' shares of failures, the first minus the
+    second: Newcombe 1998 (Statistics in Medicine 17), method 10, from Wilson's intervals."""
+    from scipy.stats import binomtest
+
+    (p, low, high), (q, lower, higher) = (
+        (k / n, *binomtest(k, n).proportion_ci(method="wilson"))
+        for k, n in zip(failures, sizes, strict=True)
+    )
+    d = p - q
+    return d - math.hypot(p - low, higher - q), d + math.hypot(high - p, q - lower)
+
+
 def expanded_tail(n: int, confidence: float) -> float:
     """The tail below which the bootstrap distribution of samples of n is cut off, on each side.
 
@@ -394,24 +444,44 @@ def _bootstrap(
     samples: Sequence[Floats],
     statistic: Callable[..., Any],
     confidence: float = 0.95,
-    resamples: int = 10_000,
+    resamples: int = RESAMPLES,
 ) -> Estimate:
     """Interval of `statistic(*samples, axis)`, each sample resampled on its own: the percentiles
-    of the smallest one (as R's package `resample`).
+    of the smallest one (as R's package `resample`)."""
+    (found,) = _intervals(samples, statistic, [confidence], resamples)
+    return found
 
-    The samples are those that `scipy.stats.bootstrap` draws."""
+
+def _intervals(
+    samples: Sequence[Floats],
+    statistic: Callable[..., Any],
+    confidences: Sequence[float],
+    resamples: int,
+    sizes: Sequence[int] = (),
+) -> list[Estimate]:
+    """The same at several levels, of one set of resamples; sizes: of these, where they are not as
+    large as the samples.
+
+    The first RESAMPLES are those that `scipy.stats.bootstrap` draws."""
     value = float(statistic(*samples, axis=-1))
-    n = sum(len(sample) for sample in samples)
-    if min(len(sample) for sample in samples) < 2:
-        return Estimate(value, math.nan, math.nan, n)
+    sizes = sizes or [len(sample) for sample in samples]
+    n, smallest = sum(sizes), min(sizes)
+    if smallest < 2:
+        return [Estimate(value, math.nan, math.nan, n) for _ in confidences]
     if all(np.ptp(sample) == 0 for sample in samples):  # exact, where resampling would round
-        return Estimate(value, value, value, n)
+        return [Estimate(value, value, value, n) for _ in confidences]
     rng = np.random.default_rng(BOOTSTRAP_SEED)
-    drawn = [sample[rng.integers(0, len(sample), (resamples, len(sample)))] for sample in samples]
-    resampled = statistic(*drawn, axis=-1)
-    tail = expanded_tail(min(len(sample) for sample in samples), confidence)
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Estimate(value, float(low), float(high), n)
+    resampled = []
+    for first in range(0, resamples, RESAMPLES):  # so many at a time, which bounds the memory
+        rows = min(RESAMPLES, resamples - first)
+        drawn = [
+            sample[rng.integers(0, len(sample), (rows, size))]
+            for sample, size in zip(samples, sizes, strict=True)
+        ]
+        resampled.append(statistic(*drawn, axis=-1))
+    tails = [expanded_tail(smallest, confidence) for confidence in confidences]
+    ends = np.quantile(np.concatenate(resampled), [(x, 1 - x) for x in tails])
+    return [Estimate(value, float(low), float(high), n) for low, high in ends]
 
 
 def _sample(values: ArrayLike) -> Floats:

@@ -161,7 +161,7 @@ COLUMNS = (
     *("environment", "line", "value", "n", "final, IQM [95%]", "failures"),
     "AUC, IQM [95%]",
 )
-PAIR_COLUMNS = ("environment", "comparison", "final score", "AUC", "claim")
+PAIR_COLUMNS = ("environment", "comparison", *MEASURES.values(), "claim")
 
 
 def page(results: Sequence[Result]) -> Iterator[Block]:

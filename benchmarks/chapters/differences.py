@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, Inline, Table, Word
-from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
 from manyseeds.record import plural
@@ -80,7 +79,7 @@ def verdict_forest(
         title: [difference_of(pair, verdict) for pair, verdict in verdicts.items()]
         for title, verdicts in panels.items()
     }
-    return forest(name, label, rows, f"{sides}, normalised", margin=MARGIN)
+    return forest(name, label, rows, f"{sides}, normalised")
 
 
 def difference_of(label: str, verdict: Parity | None) -> Difference:
@@ -90,7 +89,8 @@ def difference_of(label: str, verdict: Parity | None) -> Difference:
         return Difference(printable(label), math.nan, math.nan, math.nan, "none")
     d = verdict.difference
     ends = (math.nan, math.nan) if verdict.word == "saturated" else (d.low, d.high)
-    return Difference(printable(label), d.value, *ends, verdict.word, n=d.n)
+    row = Difference(printable(label), d.value, *ends, verdict.word)
+    return row._replace(n=d.n, margin=verdict.margin)
 
 
 # ---- Differences with a sign ----------------------------------------------------------------

@@ -16,7 +16,7 @@ from manyseeds.stats import Parity
 SAC = "sac_discrete"
 COLUMNS = (
     *("environment", "timesteps", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
-    *("SAC's final against it", "SAC's AUC against it"),
+    *("SAC's AUC against it", "SAC's final against it"),
 )
 WORDS = ("better", "worse", "equivalent", "saturated", "undecided")
 

@@ -33,15 +33,16 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
 )
 from manyseeds.benchmarks.chapters.origins import folded_origins, origins
+from manyseeds.benchmarks.experiments.verdicts import SHOWN_LEVEL
 from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episodes, policies_name
 from manyseeds.benchmarks.store.results import (
     FLOOR,
     Result,
+    decision_text,
     floor_of,
     settings_text,
-    verdict_text,
 )
 from manyseeds.benchmarks.store.stored import file_name, find_file
 from manyseeds.errors import printable
@@ -58,8 +59,8 @@ UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
 TO_THRESHOLD = "to threshold (seeds)"
 SCORES = (
-    *("algorithm", "n", "final score, mean [95%]", "against SB3", "AUC, mean [95%]"),
-    *("AUC against SB3", "failures", TO_THRESHOLD, "timesteps"),
+    *("algorithm", "n", "AUC, mean [95%]", "AUC against SB3", "final score, mean [95%]"),
+    *("last fifth against SB3", "failures", TO_THRESHOLD, "timesteps"),
 )
 TARGETS = ("algorithm", "n", "mean [95%]", "target", "result")
 DETAILS = (
@@ -233,8 +234,8 @@ def score_note(pairs: Sequence[Pair]) -> Text:
     if any(pair.sb3 for pair in pairs):
         text += (
             "The second line of a row is SB3 at the same settings. Below a verdict are the "
-            "difference of the normalised means, ours minus SB3's, and the seeds per side that it "
-            "is based on. "
+            "difference of the normalised means, ours minus SB3's, with its "
+            f"{SHOWN_LEVEL} interval, and the seeds of both sides that it is based on. "
         )
     how = Link("how to read this", page="verdicts.md", anchor="how-to-read-this")
     return Text(f"{text}The terms are explained in ", how, ".")
@@ -246,10 +247,9 @@ def verdict_cell(pair: Pair, measure: str) -> Cell:
         return "no SB3 run" if pair.sb3 is None else "no run of ours"
     verdict = pair.verdict(measure)
     if verdict is None:
-        return verdict_text(None, pair.headline[0].spec)
-    word, n = verdict.parity.word, f"n = {verdict.look}"
-    difference = verdict.parity.difference.text(3, "+")
-    return Lines(Strong(word), n if word == "saturated" else f"{difference}, {n}")
+        return decision_text(None, pair.headline[0].spec)
+    n = f"n = {verdict.ours} and {verdict.look}"
+    return Lines(Strong(verdict.parity.word), f"{verdict.parity.difference.text(3, '+')}, {n}")
 
 
 def name_cell(pair: Pair) -> Cell:
@@ -271,10 +271,10 @@ def score_table(pairs: Sequence[Pair]) -> Table:
         (
             name_cell(pair),
             sides(pair, pair.seeds_text),
-            sides(pair, lambda r: r.text(r.final, "mean")),
-            verdict_cell(pair, "final"),
             sides(pair, lambda r: r.text(r.auc, "mean")),
             verdict_cell(pair, "auc"),
+            sides(pair, lambda r: r.text(r.final, "mean")),
+            verdict_cell(pair, "final"),
             sides(pair, Result.failures_text),
             sides(pair, to_threshold),
             sides(pair, lambda r: f"{r.timesteps:,}"),

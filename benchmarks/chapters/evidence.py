@@ -31,7 +31,17 @@ from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
 from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
-from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, MARGIN, Verdict
+from manyseeds.benchmarks.experiments.verdicts import (
+    FAILURE_MARGIN,
+    LAST_SHARE,
+    LEVELS,
+    LOOKS,
+    MARGIN,
+    MARGIN_LEAST,
+    OURS,
+    SHOWN_LEVEL,
+    Verdict,
+)
 from manyseeds.benchmarks.measurements.error_rates import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, plain_command
 from manyseeds.benchmarks.store.names import display
@@ -50,22 +60,31 @@ from manyseeds.stats import Parity
 
 RULE = Items(
     [
-        f'An interval within ±{MARGIN} is "equivalent", given at least {stats.EQUIVALENCE_SEEDS} '
-        "seeds per side. It can still hide rare failures, up to the bound given with it.",
-        'Otherwise an interval above 0 is "better" and one below 0 is "worse", if p agrees.',
-        'If all seeds of both sides score the same, the cell is "saturated", and the bound on the '
-        "failure rate is given instead.",
+        "Learning speed is judged first, because it tells algorithms apart; then the final score, "
+        f"here the mean of the evaluations in the last {LAST_SHARE:.0%} of training.",
+        f'A {SHOWN_LEVEL} interval within the margin of the environment is "equivalent". By the '
+        "final score the 95% interval of the difference of the failure rates must also lie within "
+        f"±{FAILURE_MARGIN}.",
+        f'If the {1 - LEVELS.differs:.0%} interval lies above 0, it is "better", and below 0 '
+        f'"worse", if the permutation test agrees at {LEVELS.differs:.0%}.',
+        '"Ceiling" is said in the place of equivalent where SB3\'s algorithm is as alike to '
+        f"another one of SB3's by the final score, within ±{MARGIN_LEAST}: there equivalence says "
+        "nothing.",
         'Any other interval is "undecided".',
-        f"The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds per side, and "
-        "the first decisive result is the verdict, with n seeds per side. How often this errs is "
-        "simulated (error_rates.py).",
+        f"The margin is at most ±{MARGIN}, and so narrow that nine in ten pairs of different "
+        "algorithms of SB3's would not be equivalent (margins.py).",
+        f"The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds of SB3's, which "
+        f"are dear, and all of ours up to {OURS}, which are cheap; the first decisive result is "
+        "the verdict. How often this errs is simulated (error_rates.py).",
         f"There is no verdict until both sides have seeds 0 to {LOOKS[0] - 1}, or if the "
         "environment's random or reference score is unknown.",
-        "Verdicts use the mean, not the IQM, so that failed seeds count.",
-        "The rule was stated on 2026-11-22; seeds published before that date had already been "
-        "tested by an earlier rule.",
+        "Verdicts use the mean, not the IQM, so that failed seeds count. Intervals come from two "
+        "bootstraps, of each side alone and of the deviations of both together, whichever reaches "
+        "further.",
+        "The rule is version 2, stated on 2026-11-27. The seeds published before had been judged "
+        "by version 1, which had 10, 20, 30 and 60 seeds a side and a margin of 0.05 everywhere.",
         "Verdicts on ablations, searches and language models, and revised verdicts, use a single "
-        "test with 95% intervals and p < 0.05.",
+        f"test with 95% intervals, p < 0.05 and a margin of {MARGIN}.",
     ]
 )
 HOW_TO_READ = Items(
@@ -106,7 +125,7 @@ HOW_TO_READ = Items(
                 " A verdict compares ours with stable-baselines3 (SB3) at the same "
                 "hyperparameters, network and evaluation. The number is the difference of the mean "
                 "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
-                f"{1 - LEVEL:.0%} interval; p is that of a permutation test.",
+                f"{SHOWN_LEVEL} interval; p is that of a permutation test.",
             ),
             RULE,
         ),
@@ -121,8 +140,7 @@ HOW_TO_READ = Items(
             Strong("n"),
             " is the number of seeds; ",
             Code("10 of 20"),
-            " means that the next look needs 20. Ours has at least 30, SB3 as many as decide both "
-            "verdicts.",
+            " means that the next look needs 20. SB3 has as many as decide both verdicts.",
         ),
         (
             Strong("Stale"),
@@ -134,7 +152,7 @@ HOW_TO_READ = Items(
         ),
     ]
 )
-WORDS = ("equivalent", "better", "worse", "saturated", "undecided")
+WORDS = ("equivalent", "better", "worse", "ceiling", "undecided")
 ALL = ("environment", "algorithm", *MEASURES.values())
 TOGETHER = ("measure", *WORDS, "differ", "differ by chance, at most", "pooled z")
 REVISED_COLUMNS = (
@@ -177,13 +195,13 @@ def outcome(found: Sequence[Pair]) -> str:
     """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
     if not (pairs := judged(found)):
         return ""
-    final, auc = (
-        ", ".join(f"{word} in {n}" for word, n in counted(verdicts(pairs, measure)).items())
+    auc, final = (
+        ", ".join(f"{word} in {n}" for word, n in counted(verdicts(pairs, measure)).items() if n)
         for measure in MEASURES
     )
     return (
         f"In {plural(len(pairs), 'comparison')} with stable-baselines3 (SB3) at the same settings, "
-        f"the final score is {final}. Learning speed is {auc}."
+        f"learning speed is {auc}. The final score is {final}."
     )
 
 
@@ -193,7 +211,7 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     yield Heading("All verdicts")
     yield Text(
         "The difference of the mean normalised scores, ours minus SB3's, with its "
-        f"{1 - LEVEL:.0%} interval. Differences within the band, ±{MARGIN}, count as equivalent."
+        f"{SHOWN_LEVEL} interval. Differences within the band of a row count as equivalent."
     )
     panels: Verdicts = {name: {} for name in MEASURES.values()}
     for pair, (measure, name) in product(pairs, MEASURES.items()):
@@ -214,8 +232,8 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     yield folded_if_long("Every difference with its interval and p", table)
     yield Heading("Together", level=3)
     yield Text(
-        "Of the verdicts that are not saturated, at most 5% would differ (be better or worse) on "
-        "average without any true difference. The z of their permutation tests is pooled "
+        "Of the verdicts, at most 5% would differ (be better or worse) on average without any true "
+        "difference. The z of their permutation tests is pooled "
         "(Stouffer's); above 0 ours scores higher. It is approximate, because testing stops at the "
         "first decision."
     )
@@ -232,10 +250,10 @@ def together_row(verdicts: Sequence[Verdict], name: str) -> tuple[str, ...]:
     """How many verdicts of a measure there are of each kind, how many would be better or worse by
     chance, and Stouffer's pooled z.
 
-    Saturated cells are left out of the last two: nothing varies there.
+    Those of which nothing varies are left out of the last two.
     """
     counts = map(str, counted(verdicts).values())
-    found = [v.parity for v in verdicts if v.parity.word != "saturated"]
+    found = [v.parity for v in verdicts if v.parity.difference.low < v.parity.difference.high]
     if not found:
         return (name, *counts, "0 of 0", "-", "-")
     k = len(found)
@@ -277,32 +295,36 @@ def revised_verdicts(results: Sequence[Result]) -> Iterator[Block]:
 def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
     """What benchmarks/error_rates.py has simulated: how often the rule and the intervals err."""
     samples, looks = stored["samples"], ", ".join(map(str, stored["looks"]))
-    alike = ("better or worse", "equivalent", "saturated", "undecided")
-    apart = ("equivalent", "better", "worse", "saturated", "undecided")
-    rates = {name: r | {alike[0]: r["better"] + r["worse"]} for name, r in stored["alike"].items()}
+    differ, others = "better or worse", ("equivalent", "undecided")
+    apart = ("equivalent", "better", "worse", "undecided")
+    rates = {name: r | {differ: r["better"] + r["worse"]} for name, r in stored["alike"].items()}
+    cells = list(simulated_cells(stored["cells"]))
+    own_alike = {name: r["alike"]["better"] + r["alike"]["worse"] for name, r in cells}
+    own_apart = {name: r["apart"]["equivalent"] for name, r in cells}
     yield Heading("Error rates of verdicts")
     yield Text(
-        f"Each row of these tables simulates {samples:,} comparisons, tested at {looks} seeds per "
-        "side as above. An error rate is given with the upper bound of its one-sided 95% interval."
+        f"Each row of these tables simulates {samples:,} comparisons of {stored['ours']} seeds of "
+        f"ours, tested at {looks} seeds of SB3's as above; a row on runs half as many. An error "
+        "rate is given with the upper bound of its one-sided 95% interval."
     )
     yield Claim(
         "Sides without a true difference are called better or worse in less than "
         f"{ERROR:.0%} of comparisons.",
-        *rate_verdict({name: r[alike[0]] for name, r in rates.items()}, samples),
+        *rate_verdict({name: r[differ] for name, r in rates.items()} | own_alike, samples // 2),
         details=[
             Text("Both sides have the same distribution of scores:"),
-            rates_table("error-rates-alike", alike, rates),
+            rates_table("error-rates-alike", (differ, *others), rates),
         ],
     )
     yield Claim(
         "Sides that differ by the margin are called equivalent in less than "
         f"{ERROR:.0%} of comparisons.",
-        *rate_verdict({name: r["equivalent"] for name, r in stored["apart"].items()}, samples),
+        *rate_verdict(
+            {name: r["equivalent"] for name, r in stored["apart"].items()} | own_apart,
+            samples // 2,
+        ),
         details=[
-            Text(
-                f"The sides differ by exactly the margin, {stored['margin']}. Ours is worse, "
-                'except in "skewed, the other way":'
-            ),
+            Text(f"The sides differ by exactly the margin, {stored['margin']}:"),
             rates_table("error-rates-apart", apart, stored["apart"]),
             Text(
                 "If fewer than one seed in ten fails, but fails badly, 30 seeds often show no "
@@ -312,6 +334,22 @@ def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
             ),
         ],
     )
+    yield Text(
+        "The same with the scores of the runs that are compared, ours and SB3's together: without "
+        "a difference, with one of the margin, where equivalent is wrong, and with twice the "
+        "margin:"
+    )
+    columns = ("runs", "margin", "alike: differ", "equivalent", "margin apart: equivalent")
+    own = [
+        (
+            *(name, f"{r['margin']:g}", f"{own_alike[name]:.1%}"),
+            *(f"{r['alike']['equivalent']:.1%}", f"{own_apart[name]:.1%}"),
+            f"{r['power']['better'] + r['power']['worse']:.1%}",
+        )
+        for name, r in cells
+    ]
+    table = Table("error-rates-runs", (*columns, "twice apart: differ"), own)
+    yield folded_if_long("The scores of the runs", table)
     yield Text("Coverage of the 95% intervals, by the number of seeds:")
     covered = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))
     rows = [
@@ -321,6 +359,14 @@ def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
     ]
     yield Table("error-rates-coverage", covered, rows)
     yield command_text(stored)
+
+
+def simulated_cells(stored: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`PPO on CartPole-v1, final score` and its rates, of every simulated pair of runs."""
+    for measure, by_env in stored.items():
+        for env, by_algo in by_env.items():
+            for algo, rates in by_algo.items():
+                yield f"{display(algo)} on {env}, {MEASURES[measure]}", rates
 
 
 def rates_table(name: str, words: Sequence[str], rates: Mapping[str, Mapping[str, float]]) -> Table:

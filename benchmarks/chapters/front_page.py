@@ -34,14 +34,14 @@ from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.writing import write_bytes
 
 T = TypeVar("T")
-SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "saturated": "≡", "undecided": "?"}
+SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "undecided": "?"}
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
-    "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict "
-    f"against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, no sign: no SB3 "
-    f"run), and timesteps per seed. {STALE} stale, {FEW} fewer seeds than the rule requires, - "
-    "does not apply, empty: not run."
+    "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict on "
+    f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
+    f"no sign: none), and timesteps per seed. {STALE} stale, {FEW} fewer seeds than the rule "
+    "requires, - does not apply, empty: not run."
 )
 # How anybody can check the numbers.
 AGAIN = (
@@ -202,7 +202,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> Cell:
     linked: Inline = Link(score(pair), page=page_name(env), anchor=anchor(algo))
     if is_best(pair, best):
         linked = Strong(linked)
-    verdict = pair.verdict("final")
+    verdict = pair.verdict("auc")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
     marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)

@@ -237,7 +237,7 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
                 line, square = geometric_mean(result, "value_loss", share=0.1)
                 verdicts = {m: parity_of(result, other, m) if other else None for m in MEASURES}
                 texts = (verdict_text(v, result.spec) if other else "" for v in verdicts.values())
-                final, auc = texts
+                auc, final = texts
                 about = (env, name if settings else f"preset: {name}, {steps}")
                 scores = (result.text(result.final), result.failures_text(), final)
                 speeds = (result.text(result.auc, "mean"), auc, square)

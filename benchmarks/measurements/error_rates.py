@@ -1,13 +1,14 @@
-"""Simulates how often intervals and verdicts err.
+"""Simulates how often verdicts and intervals err.
 
     python benchmarks/error_rates.py
 
 Draws the scores of seeds from distributions whose difference is known, and looks at them by the
-rule of experiments/verdicts.py. Two sides that are alike should be called better or worse in at
-most 5% of cases, over all looks; two that differ by exactly the margin should be called equivalent
-in at most 5%. And it counts how often the published intervals contain what they estimate. *DQN's
-own* are what its seeds scored on CartPole, ours and SB3's. Writes error_rates.json, which report.py
-shows.
+rule of experiments/verdicts.py, OURS seeds of ours and up to LOOKS[-1] of SB3's. Two sides that are
+alike should be called better or worse in at most 5% of cases, over all looks; two that differ by
+exactly the margin should be called equivalent in at most 5%. The distributions are ones with a
+name, and those of every pair of runs that is compared: SB3's scores and ours together. *Power* is
+how often sides that differ by twice the margin are told apart. And it counts how often the
+published intervals contain what they estimate. Writes error_rates.json, which report.py shows.
 
 The bootstrap and the permutations are those of `manyseeds.stats`, for many samples at once: the
 means of all resamples of n scores are one product with an [n, R] matrix. T samples, n seeds, R
@@ -22,40 +23,64 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
 from manyseeds import stats
-from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, MARGIN, is_decided
+from manyseeds.benchmarks.experiments.verdicts import (
+    FAILURE_MARGIN,
+    LEVELS,
+    LOOKS,
+    MARGIN,
+    OURS,
+    STATED,
+    Flags,
+)
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
-from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.comparison import Pair, pairs
+from manyseeds.benchmarks.store.results import load_result, side_of
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, parse
-from manyseeds.errors import UsageError
 from manyseeds.stats import Floats
 from manyseeds.untrusted import NUMBER
 
-RESAMPLES = 10_000
+RESAMPLES = 4_000
 CHUNK = 250  # samples at a time, which bounds the memory
 COVERED = (5, 10, 20, 30, 60)  # seeds of the table of coverage
 TRUE_DRAWS = 2_000_000  # for what a statistic is in the limit
+KINDS = ("better", "worse", "equivalent", "undecided")
 RATES = {str: NUMBER}
+CELL = {"margin": float, "alike": RATES, "apart": RATES, "power": RATES}
 STORED: dict[str, Any] = {  # the file
     "command": str,
     "code": {"commit": str},
     "versions": {str: str},
     "looks": [int],
-    "level": float,
+    "ours": int,
+    "levels": {str: float},
     "margin": float,
     "samples": int,
     "seeds": [int],
     "alike": {str: RATES},
     "apart": {str: RATES},
+    "cells": {str: {str: {str: CELL}}},  # by measure, environment and algorithm
     "coverage": {str: {"mean": [NUMBER], "iqm": [NUMBER]}},
 }
-Draw = Callable[[Generator, tuple[int, int]], Floats]
+
+
+class Sample(NamedTuple):
+    """Seeds of one side of T comparisons."""
+
+    scores: Floats  # [T, n], normalised
+    failed: Flags  # [T, n]
+
+    def first(self, rows: Any, n: int) -> Sample:
+        return Sample(self.scores[rows, :n], self.failed[rows, :n])
+
+
+Draw = Callable[[Generator, tuple[int, int]], Sample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,82 +95,90 @@ class Config(ScriptConfig):
 # Normalised scores [T, n]. Sides that differ do so by MARGIN on average.
 
 
-def normal(rng: Generator, shape: tuple[int, int]) -> Floats:
-    return rng.normal(0.9, 0.05, shape)
-
-
-def heavy_tailed(rng: Generator, shape: tuple[int, int]) -> Floats:
-    """Student's t with 3 degrees of freedom."""
-    return 0.9 + 0.03 * rng.standard_t(3, shape)
-
-
-def skewed(rng: Generator, shape: tuple[int, int]) -> Floats:
-    """Most at the top, some far below it."""
-    return 1 - rng.exponential(0.05, shape)
+def smooth(rng: Generator, shape: tuple[int, int], kind: str) -> Sample:
+    """Scores of which none is a failure."""
+    scores = {
+        "normal": lambda: rng.normal(0.9, 0.1, shape),
+        "heavy tails": lambda: 0.9 + 0.06 * rng.standard_t(3, shape),  # Student's t
+        "skewed": lambda: 1 - rng.exponential(0.1, shape),
+    }[kind]()
+    return Sample(scores, np.zeros(shape, dtype=bool))
 
 
 def bimodal(
     rng: Generator, shape: tuple[int, int], failing: float, score: float = 0.5, noise: float = 0.0
-) -> Floats:
+) -> Sample:
     """1, or `score` for the seeds that fail; noise: normal, beside it."""
-    return np.where(rng.random(shape) < failing, score, 1.0) + noise * rng.standard_normal(shape)
+    failed = rng.random(shape) < failing
+    return Sample(np.where(failed, score, 1.0) + noise * rng.standard_normal(shape), failed)
 
 
-def resampled(rng: Generator, shape: tuple[int, int], scores: Floats) -> Floats:
-    return rng.choice(scores, shape)
+def resampled(rng: Generator, shape: tuple[int, int], known: Sample) -> Sample:
+    """Of the seeds of runs, [n]."""
+    chosen = rng.integers(0, len(known.scores), shape)
+    return Sample(known.scores[chosen], known.failed[chosen])
 
 
-def lower(rng: Generator, shape: tuple[int, int], draw: Draw, by: float = MARGIN) -> Floats:
-    return draw(rng, shape) - by
+def shifted(rng: Generator, shape: tuple[int, int], draw: Draw, by: float) -> Sample:
+    found = draw(rng, shape)
+    return found._replace(scores=found.scores + by)
 
 
-def distributions(dqn: Floats) -> tuple[dict[str, Draw], dict[str, tuple[Draw, Draw]]]:
+def distributions() -> tuple[dict[str, Draw], dict[str, tuple[Draw, Draw]]]:
     """By name: those that both sides have, and pairs that differ by MARGIN."""
-    own = partial(resampled, scores=dqn)
-    failing = partial(bimodal, failing=0.1)
+    kinds: dict[str, Draw] = {
+        kind: partial(smooth, kind=kind) for kind in ("normal", "heavy tails", "skewed")
+    }
+    failing, none = partial(bimodal, failing=0.1), partial(bimodal, failing=0.0)
     noisy = partial(bimodal, noise=0.01)
     alike: dict[str, Draw] = {
-        "normal": normal,
-        "heavy tails": heavy_tailed,
-        "skewed": skewed,
+        **kinds,
+        "half fails": partial(bimodal, failing=0.5),
         "one in ten fails": failing,
         "one in ten fails, noisy": partial(noisy, failing=0.1),
-        "DQN's own": own,
+        "none fails, noisy": partial(noisy, failing=0.0),
     }
-    apart: dict[str, tuple[Draw, Draw]] = {
-        "normal": (partial(lower, draw=normal), normal),
-        "heavy tails": (partial(lower, draw=heavy_tailed), heavy_tailed),
-        "skewed": (partial(lower, draw=skewed), skewed),
-        "skewed, the other way": (skewed, partial(lower, draw=skewed)),
-        "one in ten fails, none fails": (failing, partial(bimodal, failing=0.0)),
-        "one in ten fails, none fails, noisy": (
+    apart: dict[str, tuple[Draw, Draw]] = {}
+    for name, draw in kinds.items():
+        lower = partial(shifted, draw=draw, by=-MARGIN)
+        apart |= {f"{name}, ours lower": (lower, draw), f"{name}, SB3's lower": (draw, lower)}
+    for name, one, other in (
+        ("one in ten fails, none fails", failing, none),
+        ("two in ten fail, one in ten fails", partial(bimodal, failing=0.2), failing),
+        (
+            "one in ten fails, none fails, noisy",
             partial(noisy, failing=0.1),
             partial(noisy, failing=0.0),
         ),
-        "two in ten fail, one in ten fails": (partial(bimodal, failing=0.2), failing),
-        "DQN's own": (partial(lower, draw=own), own),
-    }
-    # No rule with fewer than 59 seeds can tell these apart: 0.95^n are alike.
-    apart["one in twenty learns nothing, none fails, noisy"] = (
-        partial(noisy, failing=0.05, score=0.0),
-        partial(noisy, failing=0.0),
-    )
+        # No rule with fewer than 59 seeds can tell these apart: 0.95^n of SB3's are alike.
+        (
+            "one in twenty learns nothing, none fails, noisy",
+            partial(noisy, failing=0.05, score=0.0),
+            partial(noisy, failing=0.0),
+        ),
+    ):
+        apart |= {f"{name}, ours lower": (one, other), f"{name}, SB3's lower": (other, one)}
     return alike, apart
 
 
-def dqn_scores(results: Path = PUBLISHED) -> Floats:
-    """The published normalised scores of DQN on CartPole, ours and SB3's, that are compared."""
-    found = []
-    for run in open_runs(results):
-        if run.path.parts[-3:-1] in (("CartPole-v1", "dqn"), ("CartPole-v1", "sb3-dqn")):
-            result = load_result(run)
-            random, reference = result.spec.random_score, result.spec.reference_score
-            assert random is not None
-            assert reference is not None
-            found.append(stats.normalise(result.final, random, reference))
-    if not found:
-        raise UsageError(f"{results}: has no run of DQN on CartPole-v1")
-    return np.concatenate(found)
+def cells(results: Path = PUBLISHED) -> list[Pair]:
+    """The published pairs that the rule judges."""
+    control = (run for run in open_runs(results) if run.kind == "control")
+    return [pair for pair in pairs([load_result(run) for run in control]) if pair.verdict("auc")]
+
+
+def shape_of(pair: Pair, measure: str) -> Sample:
+    """The normalised scores of both sides of a pair together, each moved to the mean of all, so
+    that a difference between them is none of the distribution."""
+    assert pair.ours
+    spec = pair.ours.spec
+    assert spec.random_score is not None
+    assert spec.reference_score is not None
+    sides = [side_of(result, measure) for result in pair.headline]
+    known = [stats.normalise(x.scores, spec.random_score, spec.reference_score) for x in sides]
+    middle = np.concatenate(known).mean()
+    moved = [scores - scores.mean() + middle for scores in known]
+    return Sample(np.concatenate(moved), np.concatenate([x.failed for x in sides]))
 
 
 # ---- Intervals and p of many samples --------------------------------------------------------
@@ -160,43 +193,82 @@ def weights(n: int, side: int) -> Floats:
 
 
 @cache
-def splits(n: int) -> Floats:
-    """Random halves of 2 n scores: 1 / n for one, -1 / n for the other, [2 n, R]."""
-    order = np.random.default_rng(n).random((2 * n, RESAMPLES)).argsort(axis=0)
-    return np.where(order < n, 1 / n, -1 / n)
+def splits(n: int, m: int) -> Floats:
+    """Random divisions of n + m scores: 1 / n for those of one side, -1 / m for the other's,
+    [n + m, R]."""
+    order = np.random.default_rng((n, m)).random((n + m, RESAMPLES)).argsort(axis=0)
+    return np.where(order < n, 1 / n, -1 / m)
 
 
-def looked_at(a: Floats, b: Floats, confidence: float = 1 - LEVEL) -> np.ndarray:
-    """The words for samples of n seeds a side, [T, n] each: [T]."""
-    n = a.shape[1]
-    tail = stats.expanded_tail(n, confidence)
-    words = []
-    for i in range(0, len(a), CHUNK):
-        x, y = a[i : i + CHUNK], b[i : i + CHUNK]
-        low, high = np.quantile(
-            x @ weights(n, 0) - y @ weights(n, 1), [tail, 1 - tail], axis=1, overwrite_input=True
-        )
+@cache
+def deviation_weights(sizes: tuple[int, int]) -> Floats:
+    """The same of a difference of means that are drawn of the deviations of both sides together,
+    [n + m, R]."""
+    rng = np.random.default_rng(sizes)
+    found = np.zeros((sum(sizes), RESAMPLES))
+    for sign, n in zip((1, -1), sizes, strict=True):
+        chosen = rng.integers(0, sum(sizes), (RESAMPLES, n))
+        found += sign * np.stack([np.bincount(x, minlength=sum(sizes)) for x in chosen], axis=1) / n
+    return found
+
+
+@cache
+def rates_alike(failures: tuple[int, int], sizes: tuple[int, int]) -> bool:
+    """Whether the failure rates are equivalent."""
+    low, high = stats.failure_difference(failures, sizes)
+    return -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN
+
+
+def looked_at(ours: Sample, theirs: Sample, margin: float, by_failures: bool) -> np.ndarray:
+    """The words for samples of both sides at one look: [T]."""
+    sizes = ours.scores.shape[1], theirs.scores.shape[1]
+    n = min(sizes)
+    tails = [stats.expanded_tail(n, 1 - x) for x in (LEVELS.equivalent, LEVELS.differs)]
+    ends = [x for tail in tails for x in (tail, 1 - tail)]
+    words: list[str] = []
+    for i in range(0, len(ours.scores), CHUNK):
+        x, y = ours.scores[i : i + CHUNK], theirs.scores[i : i + CHUNK]
+        d = x @ weights(sizes[0], 0) - y @ weights(sizes[1], 1)
+        quantiles = np.quantile(d, ends, axis=1, overwrite_input=True).T
+        means = [side.mean(1, keepdims=True) for side in (x, y)]
+        both = np.concatenate([x - means[0], y - means[1]], axis=1)
+        d = means[0] - means[1] + both @ deviation_weights(sizes)
+        wider = np.quantile(d, ends, axis=1, overwrite_input=True).T
+        low = [True, False, True, False]
+        quantiles = np.where(low, np.minimum(quantiles, wider), np.maximum(quantiles, wider))
         both = np.concatenate([x, y], axis=1)
         bar = np.abs(x.mean(1) - y.mean(1)) * (1 - 1e-9)  # ties count, however they are rounded
-        extreme = (np.abs(both @ splits(n)) >= bar[:, None]).sum(1)
+        extreme = (np.abs(both @ splits(*sizes)) >= bar[:, None]).sum(1)
         p = (extreme + 1) / (RESAMPLES + 1)
         same = np.ptp(both, axis=1) == 0
-        values = zip(low, high, p, same, strict=True)
-        words += [
-            stats.word_of(lo, hi, p, n, MARGIN, 1 - confidence, same) for lo, hi, p, same in values
-        ]
+        failures = zip(
+            *(side.failed[i : i + CHUNK].sum(1).tolist() for side in (ours, theirs)), strict=True
+        )
+        for (low, high, lower, higher), p_, same_, failed in zip(
+            quantiles, p, same, failures, strict=True
+        ):
+            inner, outer = (low, high), (lower, higher)
+            word: str = stats.word_of(inner, outer, p_, n, margin, LEVELS.differs, same_)
+            if word in ("equivalent", "saturated"):
+                alike = not by_failures or rates_alike(failed, sizes)
+                word = "equivalent" if alike else "undecided"
+            words.append(word)
     return np.array(words)
 
 
-def decided(a: Floats, b: Floats) -> tuple[np.ndarray, Floats]:
-    """The words by the rule, [T], and how many seeds a side were looked at, [T]."""
-    words = np.full(len(a), "undecided", dtype="<U10")
-    used = np.full(len(a), LOOKS[-1], dtype=np.float64)
-    going = np.arange(len(a))
+def decided(
+    ours: Sample, theirs: Sample, margin: float = MARGIN, by_failures: bool = True
+) -> tuple[np.ndarray, Floats]:
+    """The words by the rule, [T], and how many seeds of SB3's were looked at, [T]."""
+    T = len(ours.scores)
+    words = np.full(T, "undecided", dtype="<U10")
+    used = np.full(T, LOOKS[-1], dtype=np.float64)
+    going = np.arange(T)
     for look in LOOKS:
-        found = looked_at(a[going, :look], b[going, :look])
+        sides = ours.first(going, OURS), theirs.first(going, look)
+        found = looked_at(*sides, margin, by_failures)
         words[going] = found
-        ended = np.array([is_decided(word, look) for word in found], dtype=bool)
+        ended = found != "undecided"
         used[going[ended]] = look
         going = going[~ended]
         if not len(going):
@@ -207,47 +279,67 @@ def decided(a: Floats, b: Floats) -> tuple[np.ndarray, Floats]:
 # ---- What is counted ------------------------------------------------------------------------
 
 
-def verdict_rates(ours: Draw, theirs: Draw, samples: int) -> dict[str, float]:
-    """How often each word is the verdict, and the mean number of seeds a side."""
+def verdict_rates(
+    ours: Draw, theirs: Draw, samples: int, margin: float = MARGIN, by_failures: bool = True
+) -> dict[str, float]:
+    """How often each word is the verdict, and the mean number of SB3's seeds."""
     rng = np.random.default_rng(0)
-    shape = (samples, LOOKS[-1])
-    words, used = decided(ours(rng, shape), theirs(rng, shape))
-    kinds = ("better", "worse", "equivalent", "saturated", "undecided")
-    return {**{kind: float((words == kind).mean()) for kind in kinds}, "seeds": float(used.mean())}
+    sides = ours(rng, (samples, OURS)), theirs(rng, (samples, LOOKS[-1]))
+    words, used = decided(*sides, margin, by_failures)
+    return {**{kind: float((words == kind).mean()) for kind in KINDS}, "seeds": float(used.mean())}
+
+
+def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
+    """The rates of a pair's own distribution: of sides that are alike, that differ by the margin,
+    and by twice the margin. The worse one of ours and SB3's being lower."""
+    margin = STATED[measure].get(pair.env, MARGIN)
+    draw = partial(resampled, known=shape_of(pair, measure))
+    rates = partial(verdict_rates, samples=samples, margin=margin, by_failures=measure == "final")
+    found: dict[str, Any] = {"margin": margin, "alike": rates(draw, draw)}
+    for name, by in (("apart", margin), ("power", 2 * margin)):
+        lower: Draw = partial(shifted, draw=draw, by=-by)
+        both = [rates(lower, draw), rates(draw, lower)]
+        found[name] = max(both, key=lambda r: r["equivalent"])
+    return found
 
 
 def coverage(draw: Draw, statistic: stats.Statistic, samples: int) -> list[float]:
     """How often 95% intervals of COVERED seeds contain the statistic's limit."""
     rng = np.random.default_rng(1)
-    many = draw(rng, (TRUE_DRAWS // 1000, 1000))
+    many = draw(rng, (TRUE_DRAWS // 1000, 1000)).scores
     # The limit of the IQM is that of large samples.
     true = float(many.mean() if statistic == "mean" else stats.iqm(many.ravel()))
     found = []
     for n in COVERED:
         inside = [
-            e.low <= true <= e.high
-            for e in (stats.estimate(x, statistic) for x in draw(rng, (samples, n)))
+            e.low - 1e-12 <= true <= e.high + 1e-12
+            for e in (stats.estimate(x, statistic) for x in draw(rng, (samples, n)).scores)
         ]
         found.append(float(np.mean(inside)))
     return found
 
 
-def simulate(samples: int) -> dict[str, Any]:
-    """All tables."""
-    alike, apart = distributions(dqn_scores())
-    found: dict[str, Any] = {"alike": {}, "apart": {}, "coverage": {}}
+def simulate(samples: int, judged: Sequence[Pair]) -> dict[str, Any]:
+    """All tables; judged: the pairs whose own distributions are simulated, too."""
+    alike, apart = distributions()
+    found: dict[str, Any] = {"alike": {}, "apart": {}, "cells": {}, "coverage": {}}
     for name, draw in alike.items():
         found["alike"][name] = verdict_rates(draw, draw, samples)
-        print(f"alike, {name}: {found['alike'][name]}")
+        print(f"alike, {name}: {found['alike'][name]}", flush=True)
     for name, (ours, theirs) in apart.items():
         found["apart"][name] = verdict_rates(ours, theirs, samples)
-        print(f"apart, {name}: {found['apart'][name]}")
+        print(f"apart, {name}: {found['apart'][name]}", flush=True)
+    for measure in STATED:
+        for pair in judged:
+            rates = cell_rates(pair, measure, max(samples // 2, 1))
+            found["cells"].setdefault(measure, {}).setdefault(pair.env, {})[pair.algo] = rates
+            print(f"{measure}, {pair.env}, {pair.algo}: {rates}", flush=True)
     for name, draw in alike.items():
         found["coverage"][name] = {
             statistic: coverage(draw, statistic, max(samples // 4, 1))
             for statistic in ("mean", "iqm")
         }
-        print(f"coverage, {name}: {found['coverage'][name]}")
+        print(f"coverage, {name}: {found['coverage'][name]}", flush=True)
     return found
 
 
@@ -255,11 +347,13 @@ def simulate(samples: int) -> dict[str, Any]:
 def main(args: Sequence[str] | None = None) -> None:
     """Simulate, and write the file."""
     config = parse(Config, {}, __doc__, args)
-    found = simulate(config.samples)
-    rule = {"looks": LOOKS, "level": LEVEL, "margin": MARGIN, "samples": config.samples}
+    found = simulate(config.samples, cells())
+    levels = {"differs": LEVELS.differs, "equivalent": LEVELS.equivalent}
+    rule = {"looks": LOOKS, "ours": OURS, "levels": levels, "margin": MARGIN}
     stored = {
         **origin(["manyseeds.benchmarks.measurements.error_rates:simulate"]),
         **rule,
+        "samples": config.samples,
         "seeds": COVERED,
         **found,
     }

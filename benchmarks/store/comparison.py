@@ -24,7 +24,7 @@ from manyseeds.runs.stale import part_is_stale
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 ELSEWHERE = ("sbx-", "rejax-")  # of benchmarks/chapters/interchange.py alone
-MEASURES = {"final": "final score", "auc": "learning speed (AUC)"}
+MEASURES = {"auc": "learning speed (AUC)", "final": "final score"}
 # Algorithms with tables instead of networks.
 TABULAR = [algo for algo in catalog.names("algos") if catalog.facts(algo).family == "tables"]
 
@@ -64,11 +64,11 @@ class Pair:
     def requested_seeds(self, result: Result) -> int:
         """How many seeds a headline run should have, at least those that it has.
 
-        The suites say how many; where verdicts are due, the rule may ask for more.
+        The suites say how many; where verdicts are due, the rule may ask for more of SB3's.
         """
         asked = self.suite_seeds.get(result.algo, 0)
-        if asked and self.ours and self.sb3:
-            asked = max(asked, seeds_due(self.ours, self.sb3)[result is self.sb3])
+        if asked and self.ours and result is self.sb3:
+            asked = max(asked, seeds_due(self.ours, self.sb3))
         return max(asked, len(result.seeds))
 
     def seeds_text(self, result: Result) -> str:

@@ -16,7 +16,16 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.experiments.verdicts import LOOKS, MARGIN, Verdict, decide
+from manyseeds.benchmarks.experiments.verdicts import (
+    CEILINGS,
+    LAST_SHARE,
+    LOOKS,
+    MARGIN,
+    STATED,
+    Side,
+    Verdict,
+    decide,
+)
 from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
@@ -36,6 +45,7 @@ from manyseeds.worth import (
     worths_of,
 )
 
+FEWEST = 10  # seeds a side of a verdict by a single test
 FLOOR = 0.1  # normalised score below which nothing was learned
 
 
@@ -92,6 +102,7 @@ class Result:
     curve: pd.DataFrame  # the greedy evaluations during training, tidy
     timesteps: int  # per seed
     auc: Floats = field(init=False)  # mean return over training
+    late: Floats = field(init=False)  # mean of the evaluations in the last fifth of training
     reached: Floats = field(init=False)  # timestep of the first evaluation at the threshold, or NaN
 
     def __post_init__(self) -> None:
@@ -102,6 +113,11 @@ class Result:
         bar = math.inf if threshold is None else threshold
         auc = [stats.area_under_curve(*curve) for curve in curves]
         reached = [stats.timesteps_to_threshold(*curve, bar)[0] for curve in curves]
+        there = (1 - LAST_SHARE) * self.timesteps_requested
+        late = [
+            returns[timesteps >= min(there, timesteps[-1])].mean() for timesteps, returns in curves
+        ]
+        object.__setattr__(self, "late", np.array(late))
         object.__setattr__(self, "auc", np.array(auc))
         object.__setattr__(self, "reached", np.array(reached))
 
@@ -161,6 +177,11 @@ class Result:
     def timesteps_requested(self) -> int:
         """The budget per seed; `timesteps` are at least as many, to the end of an update."""
         return int(self.config["total_timesteps"])
+
+    def scores(self, measure: str) -> Floats:
+        """What verdicts compare, `[S]`: the `final` score is the mean of the last evaluations,
+        which varies less than the very last one; or the `auc`."""
+        return self.late if measure == "final" else self.auc
 
     def score_at(self, timesteps: int) -> Floats:
         """The greedy return after as many timesteps, `[S]`: the final score where that is the
@@ -281,15 +302,15 @@ def parity(
     None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
-    if min(len(ours), len(theirs)) < LOOKS[0] or random is None or reference is None:
+    if min(len(ours), len(theirs)) < FEWEST or random is None or reference is None:
         return None
     return stats.parity(ours, theirs, random, reference, MARGIN, imputed=imputed)
 
 
 def parity_of(ours: Result, theirs: Result, measure: str) -> Parity | None:
-    """The same of two runs by the `final` scores or the `auc`."""
+    """The same of two runs by a measure of `MEASURES`."""
     imputed = bool(ours.unscored or theirs.unscored)
-    return parity(getattr(ours, measure), getattr(theirs, measure), ours.spec, imputed)
+    return parity(ours.scores(measure), theirs.scores(measure), ours.spec, imputed)
 
 
 def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
@@ -300,7 +321,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
     if verdict is None:
         if spec.random_score is None or spec.reference_score is None:
             return "none (random or reference score unknown; scores.py measures them)"
-        return f"none (needs {LOOKS[0]} seeds per side)"
+        return f"none (needs {FEWEST} seeds per side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
         return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"
@@ -314,7 +335,7 @@ def p_text(p: float) -> str:
 
 @cache  # a report asks for each in several tables
 def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
-    """The verdict of the rule, of experiments/verdicts.py, on the `final` scores or the `auc`.
+    """The verdict of the rule, of experiments/verdicts.py, by a measure of `MEASURES`.
 
     It counts the seeds 0, 1, 2, ... up to the first that is missing: what is decided stays so when
     others are added. None with too few of them on a side, or where the random or the reference
@@ -323,27 +344,41 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     random, reference = ours.spec.random_score, ours.spec.reference_score
     if random is None or reference is None:
         return None
-    a, b = (getattr(r, measure)[: r.first_seeds] for r in (ours, theirs))
-    unscored = (
-        i for r in (ours, theirs) for i, s in enumerate(r.seeds) if r.worths[s].score is None
+    by_failures = measure == "final"
+    return decide(
+        *(side_of(result, measure) for result in (ours, theirs)),
+        *(random, reference, STATED[measure].get(ours.spec.id, MARGIN)),
+        by_failures,
+        by_failures and ours.algo in CEILINGS.get(ours.spec.id, ()),
     )
-    return decide(a, b, random, reference, min(unscored, default=math.inf))
 
 
-def seeds_due(ours: Result, theirs: Result) -> tuple[int, int]:
-    """How many seeds of ours and of theirs the rule asks for, so that both verdicts are decided:
-    of ours no more than theirs has."""
-    verdicts = [decision(ours, theirs, measure) for measure in ("final", "auc")]
-    due = max(v.due or v.look if v else LOOKS[0] for v in verdicts)
-    return min(due, theirs.first_seeds), due
+def side_of(result: Result, measure: str) -> Side:
+    """The seeds of a run that the rule counts."""
+    seeds = result.seeds[: result.first_seeds]
+    failures = set(result.failures)
+    return Side(
+        result.scores(measure)[: len(seeds)],
+        np.array([seed in failures for seed in seeds]),
+        np.array([result.worths[seed].score is None for seed in seeds]),
+    )
+
+
+def seeds_due(ours: Result, theirs: Result) -> int:
+    """How many seeds of SB3's the rule asks for, so that both verdicts are decided."""
+    verdicts = [decision(ours, theirs, measure) for measure in STATED]
+    return max(v.due or v.look if v else LOOKS[0] for v in verdicts)
 
 
 def decision_text(verdict: Verdict | None, spec: Scores) -> str:
-    """The same of a verdict by the rule of experiments/verdicts.py, with the seeds a side that it
-    rests on: `equivalent +0.001 [-0.012, +0.014], p=0.71, n=30`."""
+    """The same of a verdict by the rule of experiments/verdicts.py, with the seeds of ours and of
+    SB3's that it rests on: `equivalent +0.001 [-0.012, +0.014], p=0.71, n=300 and 60`."""
     if verdict is None:
-        return verdict_text(None, spec)
-    text = f"{verdict_text(verdict.parity, spec)}, n={verdict.look}"
+        unknown = spec.random_score is None or spec.reference_score is None
+        return verdict_text(None, spec) if unknown else f"none (needs {LOOKS[0]} seeds per side)"
+    parity = verdict.parity
+    text = f"{verdict.word} {parity.difference.text(3, '+')}, {p_text(parity.p)}"
+    text += f", n={verdict.ours} and {verdict.look}"
     return text + (f"; next look at {verdict.due}" if verdict.due else "")
 
 

@@ -119,7 +119,8 @@ def plane(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def forest(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Of `plots.forest`: value, low and high are null where there is no difference."""
+    """Of `plots.forest`: value, low and high are null where there is no difference, margin where
+    none counts as equivalent."""
     panels = [
         {
             "title": title,
@@ -130,7 +131,7 @@ def forest(arguments: dict[str, Any]) -> dict[str, Any]:
         }
         for title, rows in arguments["panels"].items()
     ]
-    return {"panels": panels, "margin": arguments["margin"], "xlabel": arguments["xlabel"]}
+    return {"panels": panels, "xlabel": arguments["xlabel"]}
 
 
 def boards(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from manyseeds.benchmarks.chapters.blocks import Figure
 from manyseeds.benchmarks.chapters.differences import difference_of
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x
 from manyseeds.benchmarks.chapters.front_page import shown_environment
-from manyseeds.benchmarks.experiments.verdicts import MARGIN
+from manyseeds.benchmarks.experiments.verdicts import SHOWN_LEVEL
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.whole import Store
@@ -36,7 +36,7 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
     figures = [learning_curve(shown)] if shown and not film else []
     panels = verdict_panels(deep)
     if panels:
-        data = {"panels": panels, "margin": MARGIN, "xlabel": "ours minus SB3's"}
+        data = {"panels": panels, "xlabel": "ours minus SB3's"}
         figures.append(Figure("verdicts", "Verdicts against SB3", "forest", data))
     words = [row.word for rows in panels.values() for row in rows]
     context = {
@@ -46,8 +46,8 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
         "film": film,
         "charts": list(map(figure_json, figures)),
         "verdicts": overview.counted(words),
-        "margin": MARGIN,
         "comparisons": len(words),
+        "level": SHOWN_LEVEL,
         "best": best_algorithms(deep),
         "speeds": speeds,
         "about_speed": about_speed,
@@ -87,10 +87,10 @@ def learning_curve(pair: Pair) -> Figure:
 
 
 def verdict_panels(found: Sequence[Pair]) -> dict[str, list[Difference]]:
-    """The verdicts on final scores as rows of a forest plot, a panel per algorithm."""
+    """The verdicts on learning speed as rows of a forest plot, a panel per algorithm."""
     panels: dict[str, list[Difference]] = {}
     for pair in sorted(found, key=lambda pair: (place_of(pair.algo), place_of_env(pair.env))):
-        if verdict := pair.verdict("final"):
+        if verdict := pair.verdict("auc"):
             href = f"{environment_file(pair.env)}#algorithms={quote(pair.algo)}&sb3=1"
             row = difference_of(pair.env, verdict.parity)._replace(href=href)
             panels.setdefault(printable(display(pair.algo)), []).append(row)

@@ -138,7 +138,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
     href = f"{environment_file(env)}#algorithms={quote(algo)}"
     if pair.ours is None:
         return MatrixCell("missing", href)
-    verdict, text = pair.verdict("final"), score(pair)
+    verdict, text = pair.verdict("auc"), score(pair)
     word = verdict.parity.word if verdict else ""
     return MatrixCell(
         "run",

@@ -250,18 +250,41 @@ def test_parity_words(ours: np.ndarray, theirs: np.ndarray, word: str) -> None:
     ],
 )
 def test_words_at_their_bounds(low: float, high: float, p: float, word: str) -> None:
-    assert stats.word_of(low, high, p, 30, 0.05, 0.05, False) == word
+    assert stats.word_of((low, high), (low, high), p, 30, 0.05, 0.05, False) == word
+
+
+def test_each_word_has_its_own_level() -> None:
+    """Equivalent by the narrower interval, better by the wider one and its p."""
+    inner, outer = (0.0, 0.05), (-0.01, 0.06)
+    assert stats.word_of(inner, outer, 0.001, 30, 0.05, 0.01, False) == "equivalent"
+    assert stats.word_of(outer, inner, 0.001, 30, 0.05, 0.01, False) == "undecided"
+    assert stats.word_of((0.02, 0.06), (0.01, 0.07), 0.02, 30, 0.05, 0.01, False) == "undecided"
+    assert stats.word_of((0.02, 0.06), (0.01, 0.07), 0.009, 30, 0.05, 0.01, False) == "better"
+    ours, theirs = scores(92, 10, 40, 0), scores(88, 10, 30, 1)
+    narrow = parity(ours, theirs, 0, 100, levels=stats.Levels(0.01, 0.2)).difference
+    wide = parity(ours, theirs, 0, 100, levels=stats.Levels(0.2, 0.01)).difference
+    assert wide.low < narrow.low < narrow.high < wide.high
+    many = parity(ours, theirs, 0, 100, resamples=100_000).difference
+    few = parity(ours, theirs, 0, 100).difference
+    assert many.low == pytest.approx(few.low, abs=0.003)
+    assert many.low != few.low
+
+
+def test_the_difference_of_shares_of_failures() -> None:
+    """Newcombe 1998, table II, (a) and (h): 56 of 70 against 48 of 80, and 10 of 10 against 0."""
+    assert stats.failure_difference((56, 48), (70, 80)) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+    assert stats.failure_difference((10, 0), (10, 10)) == pytest.approx((0.6075, 1.0), abs=1e-4)
 
 
 def test_better_needs_the_permutation_test() -> None:
     """Three failures of ten against none: the bootstrap's interval lies below 0, but three of
     twenty fall on one side by chance in 2 * C(17, 7) / C(20, 10) = 21% of cases."""
     ours = np.array([0.5] * 3 + [1.0] * 7)
-    verdict = parity(ours, np.ones(10), 0, 1, confidence=0.8)
+    verdict = parity(ours, np.ones(10), 0, 1, levels=stats.Levels(0.2, 0.2))
     assert verdict.difference.high < 0
     assert verdict.p == pytest.approx(0.2105, abs=0.01)
     assert verdict.word == "undecided"
-    assert parity(ours, np.ones(10), 0, 1, confidence=0.75).word == "worse"
+    assert parity(ours, np.ones(10), 0, 1, levels=stats.Levels(0.25, 0.25)).word == "worse"
 
 
 def test_permutation_p_by_hand() -> None:

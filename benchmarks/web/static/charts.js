@@ -243,7 +243,8 @@ function plane(holder, figure) {
 function forest(holder, figure) {
   const all = figure.panels.flatMap((panel) => panel.rows);
   const ends = [0, ...all.flatMap((row) => [row.low, row.high])];
-  if (figure.margin != null) ends.push(-1.2 * figure.margin, 1.2 * figure.margin);
+  const widest = d3.max(all, (row) => row.margin);
+  if (widest != null) ends.push(-1.2 * widest, 1.2 * widest);
   const x = d3.scaleLinear(d3.extent(ends.filter((end) => end != null)), [1, 99]).nice(5);
   const percent = (value) => `${x(value).toFixed(2)}%`;
   const box = element("div", { class: "panels", style: "--smallest: 460px" });
@@ -254,7 +255,7 @@ function forest(holder, figure) {
     for (const row of panel.rows) {
       list.append(element("li", {},
         element("span", { class: "forest-label" }, row.href ? element("a", { href: row.href }, row.label) : row.label),
-        forestRow(row, figure.margin, percent),
+        forestRow(row, percent),
         element("span", { class: `forest-word ${DIFFERENCES[row.word] ? row.word : ""}` }, row.word)));
     }
     const cell = element("div", { class: "panel" }, list, forestAxis(x.ticks(5), figure.xlabel, percent, list));
@@ -268,9 +269,11 @@ function forest(holder, figure) {
 const DIFFERENCES = {
   better: "M0,-6L5.5,4H-5.5Z", worse: "M0,6L5.5,-4H-5.5Z", equivalent: "M-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0",
   undecided: "M-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0", saturated: "M-4,-4H4V4H-4Z",
+  ceiling: "M-4,-4H4V4H-4Z",
 };
 
-function forestRow(row, margin, percent) {
+function forestRow(row, percent) {
+  const { margin } = row;
   const svg = d3.create("svg").attr("class", `forest-row ${DIFFERENCES[row.word] ? row.word : ""}`).attr("role", "img");
   const line = (low, high, y1, y2, name) => svg.append("line").attr("class", name)
     .attr("x1", percent(low)).attr("x2", percent(high)).attr("y1", y1).attr("y2", y2);

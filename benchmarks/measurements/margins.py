@@ -1,0 +1,104 @@
+"""Computes the margins within which verdicts count differences as equivalent.
+
+    python benchmarks/margins.py
+
+The margin of an environment must tell algorithms apart: for each pair of different algorithms of
+SB3's it finds the margin from which on the rule of experiments/verdicts.py would call them
+equivalent, and the widest of MARGINS that nine in ten pairs do not pass. Algorithms that are as
+alike as the least margin are at their ceiling. The rule states what this found when it was made;
+later runs do not change it. Writes margins.json, which report.py shows.
+"""
+
+from __future__ import annotations
+
+from manyseeds.command import failing_in_one_line
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from manyseeds import stats
+from manyseeds.benchmarks.experiments.verdicts import (
+    STATED,
+    Rivals,
+    at_ceiling,
+    margin_of,
+    rivals,
+)
+from manyseeds.benchmarks.measurements.measure import origin, write_measured
+from manyseeds.benchmarks.store.comparison import Pair, pairs
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import load_result, side_of
+from manyseeds.benchmarks.store.stored import open_runs
+from manyseeds.cli import PUBLISHED, ScriptConfig, parse
+from manyseeds.progress import print_table
+from manyseeds.untrusted import NAME
+
+RIVALS = {"first": NAME, "second": NAME, "least": float}
+MARGIN = {"margin": float, "at_ceiling": [NAME], "pairs": [RIVALS]}
+STORED: dict[str, Any] = {  # the file
+    "command": str,
+    "code": {"commit": str},
+    "versions": {str: str},
+    "measures": {str: {str: MARGIN}},  # by environment
+}
+COLUMNS = ("environment", "measure", "margin", "at their ceiling", "closest", "alike from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """The margins of verdicts."""
+
+
+def rivals_on(env: str, found: Sequence[Pair], measure: str) -> list[Rivals]:
+    """All pairs of different algorithms of SB3's on an environment, the closest first."""
+    sides = [pair.sb3 for pair in found if pair.env == env and pair.sb3]
+    scores = {}
+    for result in sides:
+        spec = result.spec
+        if spec.random_score is not None and spec.reference_score is not None:
+            raw = side_of(result, measure).scores
+            name = result.algo.removeprefix("sb3-")
+            scores[name] = stats.normalise(raw, spec.random_score, spec.reference_score)
+    compared = (rivals(a, b, scores[a], scores[b]) for a, b in combinations(scores, 2))
+    return sorted(compared, key=lambda pair: pair.least)
+
+
+def margins(found: Sequence[Pair]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The margins of all environments with two algorithms of SB3's, by measure."""
+    by_measure: dict[str, dict[str, dict[str, Any]]] = {}
+    for measure in STATED:
+        for env in dict.fromkeys(pair.env for pair in found):
+            if compared := rivals_on(env, found, measure):
+                by_measure.setdefault(measure, {})[env] = {
+                    "margin": margin_of(compared),
+                    "at_ceiling": sorted(at_ceiling(compared)) if measure == "final" else [],
+                    "pairs": [asdict(pair) for pair in compared],
+                }
+    return by_measure
+
+
+@failing_in_one_line()
+def main(args: Sequence[str] | None = None) -> None:
+    """Compute, print, and write the file."""
+    config = parse(Config, {}, __doc__, args)
+    control = (run for run in open_runs(PUBLISHED) if run.kind == "control")
+    found = margins(pairs([load_result(run) for run in control]))
+    rows = [
+        (
+            *(env, measure, f"{x['margin']:g}", ", ".join(map(display, x["at_ceiling"]))),
+            f"{display(x['pairs'][0]['first'])}, {display(x['pairs'][0]['second'])}",
+            f"{x['pairs'][0]['least']:.3f}",
+        )
+        for measure, by_env in found.items()
+        for env, x in by_env.items()
+    ]
+    print_table("Margins, of normalised scores", COLUMNS, rows)
+    code = origin(["manyseeds.benchmarks.measurements.margins:margins"])
+    write_measured(Path(config.results) / "margins.json", {**code, "measures": found})
+
+
+if __name__ == "__main__":
+    main()
