@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import NormalDist
@@ -42,6 +43,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
     SHOWN_LEVEL,
     Verdict,
 )
+from manyseeds.benchmarks.measurements import margins
 from manyseeds.benchmarks.measurements.error_rates import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, plain_command
 from manyseeds.benchmarks.store.names import display
@@ -167,6 +169,9 @@ def page(found: Sequence[Pair], loaded: Sequence[Result], results: Path) -> Iter
     if sentence := outcome(found):
         yield Outcome(sentence)
         yield from all_verdicts(found)
+        expected = partial(expected_verdicts, found=found)
+        yield from section_of(find_file(results, "error_rates.json"), STORED, expected)
+    yield from section_of(find_file(results, "margins.json"), margins.STORED, control)
     yield from revised_verdicts(loaded)
     yield from section_of(find_file(results, "error_rates.json"), STORED, error_rates)
     yield Heading("How to read this")
@@ -239,6 +244,66 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     )
     together = [together_row(verdicts(pairs, x), name) for x, name in MEASURES.items()]
     yield Table("verdicts-together", TOGETHER, together)
+
+
+def expected_verdicts(stored: dict[str, Any], found: Sequence[Pair]) -> Iterator[Block]:
+    """How many verdicts of each kind the rule would give if nothing differed, and has given."""
+    rows = []
+    for measure, name in MEASURES.items():
+        rates = stored["cells"].get(measure, {})
+        here = [
+            (verdict.parity.word, r["alike"])
+            for pair in judged(found)
+            if (verdict := pair.verdict(measure)) and (r := rates.get(pair.env, {}).get(pair.algo))
+        ]
+        if not here:
+            return
+        kinds = {
+            "equivalent or ceiling": ("equivalent", "ceiling"),
+            "better or worse": ("better", "worse"),
+            "undecided": ("undecided",),
+        }
+        given = [sum(word in words for word, _ in here) for words in kinds.values()]
+        simulated = [sum(r.get(w, 0) for _, r in here for w in x) for x in kinds.values()]
+        rows += [
+            (name, "found", *map(str, given)),
+            (name, "without any difference", *(f"{x:.1f}" for x in simulated)),
+        ]
+    yield Text(
+        "The verdicts that were found, beside those that the rule would give on average with "
+        f"{stored['ours']} seeds of ours and up to {stored['looks'][-1]} of SB3's if both sides of "
+        "each pair had the same distribution, that of their scores together (simulated):"
+    )
+    yield Table("verdicts-expected", ("measure", "", *kinds), rows)
+
+
+def control(stored: dict[str, Any]) -> Iterator[Block]:
+    """What the rule says of different algorithms, and the margins that this has led to."""
+    yield Heading("Does the rule tell algorithms apart?", level=3)
+    rows = []
+    for measure, by_env in stored["control"].items():
+        counts = [sum(words.get(word, 0) for words in by_env.values()) for word in WORDS]
+        rows.append((MEASURES[measure], str(sum(counts)), *map(str, counts)))
+    yield Text(
+        "Each of our algorithms is judged against each other one of SB3's on the same environment, "
+        "as if they were the same. Equivalent would be wrong:"
+    )
+    yield Table("verdicts-control", ("measure", "pairs", *WORDS), rows)
+    found = [
+        (
+            *(env, MEASURES[measure], f"±{x['margin']:g}"),
+            *(", ".join(map(display, x["at_ceiling"])), nearest(x["pairs"][0])),
+        )
+        for measure, by_env in stored["measures"].items()
+        for env, x in by_env.items()
+    ]
+    columns = ("environment", "measure", "margin", "at their ceiling", "most alike, from")
+    yield folded_if_long("Margins", Table("margins", columns, found))
+
+
+def nearest(pair: dict[str, Any]) -> str:
+    """`PPO and A2C, 0.024`"""
+    return f"{display(pair['first'])} and {display(pair['second'])}, {pair['least']:.3f}"
 
 
 def z_of(parity: Parity) -> float:

@@ -6,7 +6,8 @@ The margin of an environment must tell algorithms apart: for each pair of differ
 SB3's it finds the margin from which on the rule of experiments/verdicts.py would call them
 equivalent, and the widest of MARGINS that nine in ten pairs do not pass. Algorithms that are as
 alike as the least margin are at their ceiling. The rule states what this found when it was made;
-later runs do not change it. Writes margins.json, which report.py shows.
+later runs do not change it. As a control, each algorithm of ours is then judged against each
+*other* one of SB3's, as if they were the same. Writes margins.json, which report.py shows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from manyseeds.command import failing_in_one_line
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.benchmarks.store.comparison import Pair, pairs
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import load_result, side_of
+from manyseeds.benchmarks.store.results import decision, load_result, side_of
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import PUBLISHED, ScriptConfig, parse
 from manyseeds.progress import print_table
@@ -43,6 +44,7 @@ STORED: dict[str, Any] = {  # the file
     "code": {"commit": str},
     "versions": {str: str},
     "measures": {str: {str: MARGIN}},  # by environment
+    "control": {str: {str: {str: int}}},  # by environment and word
 }
 COLUMNS = ("environment", "measure", "margin", "at their ceiling", "closest", "alike from")
 
@@ -80,12 +82,25 @@ def margins(found: Sequence[Pair]) -> dict[str, dict[str, dict[str, Any]]]:
     return by_measure
 
 
+def control(found: Sequence[Pair]) -> dict[str, dict[str, dict[str, int]]]:
+    """How often each word is the verdict on an algorithm of ours and another one of SB3's."""
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for measure, one, other in product(STATED, found, found):
+        if one.env != other.env or one.algo == other.algo or not (one.sb3 and other.sb3):
+            continue
+        if one.ours and (verdict := decision(one.ours, other.sb3, measure)):
+            words = counts.setdefault(measure, {}).setdefault(one.env, {})
+            words[verdict.parity.word] = words.get(verdict.parity.word, 0) + 1
+    return counts
+
+
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Compute, print, and write the file."""
     config = parse(Config, {}, __doc__, args)
-    control = (run for run in open_runs(PUBLISHED) if run.kind == "control")
-    found = margins(pairs([load_result(run) for run in control]))
+    published = (run for run in open_runs(PUBLISHED) if run.kind == "control")
+    known = pairs([load_result(run) for run in published])
+    found = margins(known)
     rows = [
         (
             *(env, measure, f"{x['margin']:g}", ", ".join(map(display, x["at_ceiling"]))),
@@ -97,7 +112,8 @@ def main(args: Sequence[str] | None = None) -> None:
     ]
     print_table("Margins, of normalised scores", COLUMNS, rows)
     code = origin(["manyseeds.benchmarks.measurements.margins:margins"])
-    write_measured(Path(config.results) / "margins.json", {**code, "measures": found})
+    stored = {**code, "measures": found, "control": control(known)}
+    write_measured(Path(config.results) / "margins.json", stored)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
 from manyseeds.errors import UsageError
+from manyseeds.evaluate import POINTS
 from manyseeds.record import plural
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
@@ -113,10 +114,9 @@ class Result:
         bar = math.inf if threshold is None else threshold
         auc = [stats.area_under_curve(*curve) for curve in curves]
         reached = [stats.timesteps_to_threshold(*curve, bar)[0] for curve in curves]
-        there = (1 - LAST_SHARE) * self.timesteps_requested
-        late = [
-            returns[timesteps >= min(there, timesteps[-1])].mean() for timesteps, returns in curves
-        ]
+        # An evaluation may be late by as long as an update takes.
+        share = 1 - LAST_SHARE - 0.5 / POINTS
+        late = [returns[at >= share * at[-1]].mean() for at, returns in curves]
         object.__setattr__(self, "late", np.array(late))
         object.__setattr__(self, "auc", np.array(auc))
         object.__setattr__(self, "reached", np.array(reached))
@@ -377,7 +377,7 @@ def decision_text(verdict: Verdict | None, spec: Scores) -> str:
         unknown = spec.random_score is None or spec.reference_score is None
         return verdict_text(None, spec) if unknown else f"none (needs {LOOKS[0]} seeds per side)"
     parity = verdict.parity
-    text = f"{verdict.word} {parity.difference.text(3, '+')}, {p_text(parity.p)}"
+    text = f"{parity.word} {parity.difference.text(3, '+')}, {p_text(parity.p)}"
     text += f", n={verdict.ours} and {verdict.look}"
     return text + (f"; next look at {verdict.due}" if verdict.due else "")
 

@@ -71,7 +71,7 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
 def test_quantiles_stand_beside_their_peer(tmp_path: Path) -> None:
     """Ours alone without a verdict; with sb3-contrib's it is against that."""
     for algo, mean in (("rainbow", 450.0), ("sb3-rainbow", 250.0)):
-        finals = dict(enumerate((mean + np.linspace(-3, 3, 10)).tolist()))
+        finals = dict(enumerate((mean + np.linspace(-3, 3, 30)).tolist()))
         plant(tmp_path, algo, finals, env=ENV, middle=mean, **QR_DQN[ENV])
         blocks = list(rainbow.page([load_result(run) for run in open_runs(tmp_path)]))
         rows = tables_of(blocks)["qr-dqn"]

@@ -153,7 +153,7 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     assert "275.5 [" in out  # seed 2 has diverged, and counts as a random policy
     assert "392.5 [" in out
     assert f"page: {tmp_path}/environments/CartPole-v1.md" in out
-    assert "missing: sb3-ppo on CartPole-v1, 10 seeds: 4-9" in out
+    assert "missing: sb3-ppo on CartPole-v1, 30 seeds: 4-29" in out
     page = (tmp_path / page_name(ENV)).read_text()
     assert page.startswith(f"{report.MARK}\n\n← [Results](../README.md)\n\n# {ENV}\n")
     assert "- seeds 1-3: `python the-command-of ppo seeds-001-003`" in page
@@ -161,7 +161,7 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     assert page.count(note) == 2  # Scores and Details
     (row,), (details,) = table(page, "Scores"), table(page, "Details")
     assert row["algorithm"] == "PPO<br>SB3's PPO"
-    assert row["n"] == details["n"] == "4 of 30<br>4 of 10"  # a seed in two parts counts once
+    assert row["n"] == details["n"] == "4 of 30<br>4 of 30"  # a seed in two parts counts once
     assert [row["n"] for row in table(page, BUDGETS)] == ["4<br>4"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
     assert side(row, "failures").startswith("2 of 4 (1 diverged), at most ")
@@ -203,19 +203,29 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
 SAME = dict.fromkeys(range(30), 500.0)
 # Final scores of ours and of SB3's, then the word, how its text begins and how it ends.
 VERDICTS: dict[tuple[str, str], Any] = {
-    ("ppo", ENV): (around(485, 30), around(450, 30), "better", "+0.073 [", "p<0.001, n=10"),
-    # Of fewer than 30 seeds none is equivalent.
-    ("a2c", ENV): (around(480.2, 30), around(485, 30), "equivalent", "-0.010 [", ", n=30"),
-    ("trpo", ENV): (around(450, 30), around(485, 30), "worse", "-0.073 [", "p<0.001, n=10"),
-    ("dqn", ENV): (SAME, SAME | {5: 100.0}, "undecided", "+0.028 [", ", n=30; next look at 60"),
-    ("ppo", "Acrobot-v1"): (SAME, SAME, "saturated", "all seeds score the same (", ", n=30"),
+    ("trpo", ENV): (around(485, 30), around(450, 60), "better", "+0.073 [", "n=30 and 30"),
+    ("ppo", "Acrobot-v1"): (
+        *(around(-75.0, 60), around(-74.0, 60), "equivalent", "-0.002 ["),
+        ", n=60 and 60",
+    ),
+    ("ppo", ENV): (around(450, 30), around(485, 60), "worse", "-0.073 [", "n=30 and 30"),
+    ("dqn", ENV): (
+        *(SAME, SAME | {5: 100.0}, "undecided", "+0.028 ["),
+        ", n=30 and 30; next look at 60",
+    ),
+    # Those of SB3's A2C and PPO cannot be told apart there.
+    ("a2c", ENV): (
+        *(dict.fromkeys(range(60), 500.0), dict.fromkeys(range(60), 500.0), "ceiling"),
+        *("+0.000 [", "n=60 and 60"),
+    ),
 }
 
 
 def test_a_verdict_of_each_kind(tmp_path: Path) -> None:
     for (algo, env), (ours, theirs, *_) in VERDICTS.items():
-        plant(tmp_path, algo, ours, env=env, middle=200.0)
-        plant(tmp_path, f"sb3-{algo}", theirs, env=env, middle=400.0)
+        scale = 1.0 if env == ENV else -1.0
+        plant(tmp_path, algo, ours, env=env, middle=200.0 * scale)
+        plant(tmp_path, f"sb3-{algo}", theirs, env=env, middle=400.0 * scale)
     page = front(tmp_path)
     matrix = {row[""].strip("*"): row for row in table(page, MATRIX)}
     text = (tmp_path / "verdicts.md").read_text()
@@ -225,22 +235,23 @@ def test_a_verdict_of_each_kind(tmp_path: Path) -> None:
             for row in table((tmp_path / page_name(env)).read_text(), "Scores")
             if row["algorithm"].startswith(f"{display(algo)}<br>")
         )
-        assert row["against SB3"].startswith(f"**{word}**<br>")
-        assert algo != "a2c" or row["AUC against SB3"].startswith("**worse**<br>-0.212 [")
+        assert row["last fifth against SB3"].startswith(f"**{word}**<br>")
+        assert algo != "a2c" or row["AUC against SB3"].startswith("**worse**<br>-0.209 [")
         (row,) = (
             row
             for row in table(text, "All verdicts")
             if row["environment"] == env and row["algorithm"].startswith(f"[{display(algo)}]")
         )
-        assert row["final score"].startswith(f"{word}{':' * (word == 'saturated')} {begin}")
+        assert row["final score"].startswith(f"{word} {begin}")
         assert row["final score"].replace("\\", "").endswith(end)
-        assert (
-            f" {front_page.SIGNS[word]}" in matrix[display(algo)][f"[{env}](environments/{env}.md)"]
-        )
+        speed = row["learning speed (AUC)"].split(" ")[0]
+        shown = matrix[display(algo)][f"[{env}](environments/{env}.md)"]
+        assert f" {front_page.SIGNS[speed]}" in shown
     counts = ", ".join(f"{word} in 1" for word in evidence.WORDS)
-    assert f" the final score is {counts}. Learning speed is " in page
+    assert f"The final score is {counts}." in page
+    assert "learning speed is better in 1, worse in 4" in page
     assert "`python benchmarks/verify.py` trains published seeds of ours again" in page
-    final, _ = table(text, "Together")
+    _, final = table(text, "Together")
     assert [final[word] for word in (*evidence.WORDS, "differ")] == [*"11111", "2 of 4"]
 
 
@@ -288,14 +299,14 @@ def test_headline_is_the_preset_whatever_else_there_is(tmp_path: Path) -> None:
     page = written(tmp_path)
     ppo, a2c, dqn = table(page, "Scores")
     assert ppo[FINAL].startswith("490.0")
-    assert ppo["against SB3"] == "no SB3 run"
+    assert ppo["AUC against SB3"] == "no SB3 run"
     other = table(page, "Other runs")[0]
     assert side(other, "mean [95%]").startswith("400.0")
     assert other["settings"] == "gamma 0.9 (not 0.98)"
     assert (a2c["algorithm"], a2c["n"]) == ("A2C (not the preset)", "10")
     assert "not the preset: total_timesteps 20000 (not 500000)" in page
     assert side(dqn, FINAL) == "480.0 (no interval, n=1)"
-    assert dqn["against SB3"] == "none (needs 10 seeds per side)"
+    assert dqn["AUC against SB3"] == "none (needs 30 seeds per side)"
 
 
 def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None:
@@ -605,7 +616,7 @@ def test_no_verdict_without_a_random_and_a_reference_score(tmp_path: Path, capsy
     page = written(tmp_path, env)
     (row,) = table(page, "Scores")
     why = "none (random or reference score unknown; scores.py measures them)"
-    assert row["against SB3"] == row["AUC against SB3"] == why
+    assert row["last fifth against SB3"] == row["AUC against SB3"] == why
     assert side(row, "failures", 1) == "-"
     assert not (tmp_path / "tables/verdicts.csv").exists()
     assert re.search(r"\(\.\./plots/weird-ns-Foo-v0-[^)/]*\.svg\)", page)
@@ -635,8 +646,10 @@ def test_measured_scores_give_verdicts_and_failures(
     measured(tmp_path, env)
     page = written(tmp_path, env)
     (row,) = table(page, "Scores")
-    # Of the first ten seeds, which decide, the seventh counts as 20: (4850 - 485.5 + 20) / 10 - 60.
-    assert row["against SB3"].startswith(f"**better**<br>{378.45 / 500:+.3f} [")
+    # The seventh counts as 20.
+    mean = (sum(around(485.0, 30).values()) - around(485.0, 30)[7] + 20) / 30
+    found = row["last fifth against SB3"]
+    assert found.startswith(f"**better**<br>{(mean - 60) / 500:+.3f} [")
     assert side(row, "failures") == "1 of 30 (1 diverged), at most 15%"
     assert side(row, "failures", 1).startswith("30 of 30, ")  # 60 is below 20 + 0.1 * 500
     assert "random policy 20, reference 520" in page
@@ -645,7 +658,7 @@ def test_measured_scores_give_verdicts_and_failures(
     assert "better +0." in capsys.readouterr().out
     for scores in ({"env": "other"}, {"reference": None}, {"reference": 20.0}):  # of no use
         measured(tmp_path, env, scores)
-        assert table(written(tmp_path, env), "Scores")[0]["against SB3"].startswith("none (")
+        assert table(written(tmp_path, env), "Scores")[0]["AUC against SB3"].startswith("none (")
     measured(tmp_path, env, {"random": {"value": "much"}})
     words = (first, second, "--out", tmp_path / "x.svg")
     assert "Foo-v0.json: has invalid content (ValueError: random.value" in refusal(
@@ -901,7 +914,7 @@ def test_revised_verdicts_are_those_of_fresh_seeds(tmp_path: Path, monkeypatch: 
     plant(tmp_path, "sb3-ppo", around(485.0) | fresh)
     plant(tmp_path, "dqn", {1000: 480.0, 1001: 490.0})
     ppo, dqn = table(written(tmp_path), "Scores")
-    assert ppo["n"] == "10 of 30<br>10 of 20"  # the fresh ones do not count
+    assert ppo["n"] == "10 of 30<br>10 of 30"  # the fresh ones do not count
     assert dqn["n"] == "2 of 30"  # but where there are no others
     page = (tmp_path / "verdicts.md").read_text()
     rows = page.split("## Revised verdicts\n\n")[1].split("\n\n")[1].splitlines()[2:]

@@ -136,10 +136,8 @@ def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
     """Every baseline cell has a cell of ours with the same hyperparameters, also when cut."""
     cells = SUITES[name]
     for cell in (c for c in cells if c.source == "sb3"):
-        ours = next(
-            c for c in cells if (c.algo, c.env, c.source) == (cell.algo, cell.env, "manyseeds")
-        )
-        assert identity(ours.config()) == identity(cell.config())
+        here = [c for c in cells if (c.algo, c.env, c.source) == (cell.algo, cell.env, "manyseeds")]
+        (ours,) = (c for c in here if identity(c.config()) == identity(cell.config()))
         assert identity(ours.shortened().config()) == identity(cell.shortened().config())
 
 
@@ -351,19 +349,18 @@ def test_only_picks_cells(words: list[str], expected: set[str]) -> None:
 @pytest.mark.parametrize(
     ("spread", "apart", "rounds"),
     [
-        (2.0, 100.0, [(30, 10)]),  # decided at the first look
-        (2.0, 0.0, [(30, 10), (30, 20), (30, 30)]),  # equivalent, which is said from 30 on
-        (150.0, 0.0, [(30, 10), (30, 20), (30, 30), (30, 60), (60, 60)]),
+        (2.0, 100.0, [(40, 30)]),  # decided at the first look
+        (150.0, 0.0, [(40, 30), (40, 60), (40, 100)]),
     ],
 )
 def test_seeds_are_added_until_verdicts_are_decided(
     spread: float, apart: float, rounds: list[tuple[int, int]], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     rng = np.random.default_rng(0)
-    scores = {name: rng.normal(300, spread, 60) for name in ("ppo", "sb3-ppo")}
+    scores = {name: rng.normal(300, spread, 100) for name in ("ppo", "sb3-ppo")}
     scores["ppo"] += apart
     trained = stand_in_for_training(tmp_path, monkeypatch, scores)
-    cells = [Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 10, "sb3")]
+    cells = [Cell("ppo", "CartPole-v1", 40), Cell("ppo", "CartPole-v1", 30, "sb3")]
     assert not sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1))
     assert [tuple(cell.seeds for cell in cells) for cells in trained] == rounds
 
@@ -388,17 +385,17 @@ def stand_in_for_training(
 def test_what_fails_is_not_tried_again_and_the_others_go_on(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """PPO's comparison fails at once; A2C's has its three looks."""
+    """PPO's comparison fails at once; A2C's has its looks."""
     pairs = [(algo, source) for algo in ("ppo", "a2c") for source in ("manyseeds", "sb3")]
-    cells = [Cell(algo, "CartPole-v1", 10, source) for algo, source in pairs]
+    cells = [Cell(algo, "CartPole-v1", 30, source) for algo, source in pairs]
     failed, rng = Job(cells[1]), np.random.default_rng(0)
-    scores = {cell.label: rng.normal(300, 2, 60) for cell in cells}
+    scores = {cell.label: rng.normal(300, 150, 60) for cell in cells}
     trained = stand_in_for_training(tmp_path, monkeypatch, scores, failed)
     assert sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1)) == [failed]
     rounds = [[f"{cell.label} {cell.seeds}" for cell in cells] for cells in trained]
-    assert rounds[0] == ["ppo 10", "sb3-ppo 10", "a2c 10", "sb3-a2c 10"]
+    assert rounds[0] == ["ppo 30", "sb3-ppo 30", "a2c 30", "sb3-a2c 30"]
     assert all("ppo" not in word for words in rounds[1:] for word in words)
-    assert rounds[-1] == ["a2c 30", "sb3-a2c 30"]
+    assert rounds[1] == ["a2c 30", "sb3-a2c 60"]
 
 
 def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path) -> None:
@@ -411,25 +408,29 @@ def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path)
 def test_a_seed_that_is_missing_ends_what_is_looked_at(tmp_path: Path) -> None:
     """Else a verdict could be withdrawn when it is filled in. Seeds from 1000 on decide nothing:
     they are for what the others have chosen or found."""
-    plant(tmp_path, "ppo", {seed: 480.0 + seed % 3 for seed in (*range(10), *range(1000, 1030))})
-    theirs = {seed: 100.0 + seed % 4 for seed in (*range(20, 30), *range(1000, 1030))}
+    plant(tmp_path, "ppo", {seed: 480.0 + seed % 3 for seed in (*range(30), *range(1000, 1030))})
+    theirs = {seed: 100.0 + seed % 4 for seed in (*range(20, 60), *range(1000, 1030))}
     plant(tmp_path, "sb3-ppo", theirs)
     sb3 = Cell("ppo", "CartPole-v1", 5, "sb3")
-    assert sweep.requested_seeds(sb3, str(tmp_path)) == 10
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 30
     result = load_result(open_run(sb3.folder(str(tmp_path))))
-    assert (result.first_seeds, len(result.seeds)) == (0, 40)
-    plant(tmp_path, "sb3-ppo", {seed: 480.0 + seed % 4 for seed in range(20)})
-    assert sweep.requested_seeds(sb3, str(tmp_path)) == 20  # not 30, which both have
+    assert (result.first_seeds, len(result.seeds)) == (0, 70)
+    plant(tmp_path, "sb3-ppo", {seed: 300.0 + 90 * (seed % 4) for seed in (*range(40), 50)})
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 30  # worse, at the first look
+    ours = {seed: 435.0 + 20 * (seed % 3) for seed in range(30)}
+    plant(tmp_path, "ppo", ours, middle=330.0)
+    plant(tmp_path, "sb3-ppo", {seed: 300.0 + 90 * (seed % 4) for seed in (*range(60), 99)})
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 100
 
 
 def test_a_dry_run_says_what_the_rule_asks_for(
     tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:
     for algo in ("ppo", "sb3-ppo"):
-        plant(tmp_path, algo, {seed: 480.0 + seed % 3 for seed in range(10)})
-    cells = (Cell("ppo", "CartPole-v1", 10), Cell("ppo", "CartPole-v1", 10, "sb3"))
+        plant(tmp_path, algo, {seed: 480.0 + seed % 3 for seed in range(30)})
+    cells = (Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 30, "sb3"))
     monkeypatch.setitem(suite.SUITES, "test", cells)
     monkeypatch.setattr(Cell, "is_current", lambda *_: True)
     words = ["--suite", "test", "--until-decided", "--dry-run", "--results", str(tmp_path)]
     sweep.main(words)
-    assert "sb3-ppo on CartPole-v1, 20 seeds: train seeds 10-19" in capsys.readouterr().out
+    assert "sb3-ppo on CartPole-v1, 60 seeds: train seeds 30-59" in capsys.readouterr().out
