@@ -278,14 +278,17 @@ def area_under_curve(timesteps: ArrayLike, returns: ArrayLike) -> Any:
 
 
 def timesteps_to_threshold(timesteps: ArrayLike, returns: ArrayLike, threshold: float) -> Floats:
-    """First evaluation timestep with return >= `threshold`, `[S]`; NaN for a seed never there.
+    """First evaluation timestep from which on all returns are >= `threshold`, `[S]`; NaN for a seed
+    that is not there at the end.
 
     `timesteps` is `[K]`, increasing; `returns` is `[S, K]`. The resolution is that of the
-    evaluations, and the first crossing counts even if the seed falls back later.
+    evaluations.
     """
     steps, curves = _curve(timesteps, returns)
-    reached = np.atleast_2d(curves) >= threshold  # [S, K]; NaN compares false
-    return np.where(reached.any(axis=-1), steps[reached.argmax(axis=-1)], np.nan)
+    below = ~(np.atleast_2d(curves) >= threshold)  # [S, K]; NaN is below
+    since = below.shape[-1] - below[:, ::-1].argmax(axis=-1)  # the one after the last below
+    first = np.where(below.any(axis=-1), since, 0)
+    return np.where(first < len(steps), steps[np.minimum(first, len(steps) - 1)], np.nan)
 
 
 def normalise(score: ArrayLike, random: float, reference: float) -> Any:

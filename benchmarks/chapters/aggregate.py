@@ -6,7 +6,7 @@ the IQM over all runs, performance profiles, and the probability of improvement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,7 +14,13 @@ import numpy as np
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Heading, Table, Text
-from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies
+from manyseeds.benchmarks.store.comparison import (
+    TABULAR,
+    Pair,
+    applies,
+    at_budget,
+    common_budget,
+)
 from manyseeds.benchmarks.store.names import NAMES, display, place_of, place_of_env
 from manyseeds.errors import printable
 from manyseeds.plots import Line
@@ -22,7 +28,7 @@ from manyseeds.stats import Floats
 
 # Scores at which a profile is computed: more of them where most runs end.
 THRESHOLDS = np.round(np.concatenate([np.arange(0, 0.8, 0.05), np.arange(0.8, 1.101, 0.02)]), 2)
-Scores = dict[str, dict[str, Floats]]  # algorithm -> environment -> normalised final scores [S]
+Scores = dict[str, dict[str, Floats]]  # algorithm -> environment -> normalised scores [S]
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,8 @@ class Shared:
 def page(found: Sequence[Pair]) -> Iterator[Block]:
     """The page; nothing where no two algorithms share an environment."""
     pairs = [pair for pair in found if pair.algo not in TABULAR]
-    scores = normalised(pairs)
+    budgets = {env: common_budget([p for p in pairs if p.env == env]) for env in envs_of(pairs)}
+    scores = normalised(pairs, budgets)
     sets = shared_sets(scores)
     if not sets:
         return
@@ -55,16 +62,17 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
             lines = panels.setdefault(printable(shared.title), {})
             lines[printable(display(algo))] = profile(tasks)
     yield Text(
-        "Normalised final scores (0: random policy, 1: reference) of our runs, on the "
-        "environments that algorithms share. An algorithm has the same number of seeds on each "
-        "environment, that of the environment with the fewest, so that all environments have the "
-        "same weight. Intervals are 95% bootstraps over seeds within each environment. "
-        "Environments are treated as fixed, so the results do not generalise to others. A cell "
-        'without runs is "missing", and an algorithm is compared only on environments on which it '
-        "has runs."
+        "Normalised scores (0: random policy, 1: reference) of our runs after the same number of "
+        f"timesteps, {', '.join(f'{n:,} on {env}' for env, n in budgets.items())}, or at an "
+        "algorithm's own budget where that is less; on the environments that algorithms share. "
+        "An algorithm has the same number of seeds on each environment, that of the environment "
+        "with the fewest, so that all environments have the same weight. Intervals are 95% "
+        "bootstraps over seeds within each environment. Environments are treated as fixed, so the "
+        'results do not generalise to others. A cell without runs is "missing", and an algorithm '
+        "is compared only on environments on which it has runs."
     )
     yield Heading("Scores")
-    yield Text("Mean normalised final scores.")
+    yield Text("Mean normalised scores.")
     yield cell_table(scores, pairs)
     yield Heading("IQM over shared environments")
     yield Text("The IQM is the mean of the middle half of all runs; n: environments x seeds.")
@@ -91,15 +99,20 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
         yield improvement_table(f"improvement{f'-{i}' * bool(i)}", scores, shared)
 
 
-def normalised(pairs: Sequence[Pair]) -> Scores:
-    """The scores of our headline runs on environments whose scale is known, in order of seeds."""
+def envs_of(pairs: Sequence[Pair]) -> list[str]:
+    return sorted({pair.env for pair in pairs if pair.ours}, key=place_of_env)
+
+
+def normalised(pairs: Sequence[Pair], budgets: Mapping[str, int]) -> Scores:
+    """The scores of our headline runs on environments whose scale is known, in order of seeds.
+    budgets: the timesteps, by environment."""
     found: Scores = {}
     for pair in sorted(pairs, key=lambda pair: place_of(pair.algo)):
         if pair.ours is None:
             continue
         random, reference = pair.ours.spec.random_score, pair.ours.spec.reference_score
         if random is not None and reference is not None:
-            scores = stats.normalise(pair.ours.final, random, reference)
+            scores = stats.normalise(at_budget(pair.ours, budgets[pair.env]), random, reference)
             found.setdefault(pair.algo, {})[pair.env] = scores
     return found
 

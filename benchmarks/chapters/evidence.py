@@ -134,9 +134,9 @@ HOW_TO_READ = Items(
         (
             Strong("Learning speed."),
             " AUC is the area under the learning curve divided by its length, that is, the mean "
-            "greedy return over training. Timesteps to threshold is the first evaluation at or "
-            "above the reward threshold, the median over the seeds that reach it, with their "
-            "number in brackets.",
+            "greedy return over training. Timesteps to threshold is the first evaluation from "
+            "which on all are at or above the reward threshold, the median over the seeds that end "
+            "there, with their number in brackets.",
         ),
         (
             Strong("n"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import discrete_sac, speed
@@ -28,9 +30,18 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.environment_pages import all_algorithms, anchor, page_name
 from manyseeds.benchmarks.chapters.evidence import outcome
 from manyseeds.benchmarks.measurements import throughput
-from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
+from manyseeds.benchmarks.store.comparison import (
+    TABULAR,
+    Pair,
+    applies,
+    at_budget,
+    common_budget,
+    is_due,
+    is_stale,
+)
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.stats import Floats
 from manyseeds.writing import write_bytes
 
 T = TypeVar("T")
@@ -38,9 +49,11 @@ SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
-    "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict on "
+    "Mean score (0 is a random policy, 1 the reference) after the timesteps below it, as many for "
+    "all algorithms of a column or fewer; in bold those that are not shown to score less than the "
+    "best (95%). Behind it the score at the algorithm's own budget. Then the verdict on "
     f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
-    f"no sign: none), and timesteps per seed. {STALE} stale, {FEW} fewer seeds than the rule "
+    f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule "
     "requires, - does not apply, empty: not run."
 )
 # How anybody can check the numbers.
@@ -138,7 +151,7 @@ def update_readme(path: Path, text: str) -> None:
 
 
 def matrix(pairs: Sequence[Pair], name: str) -> Table:
-    """Algorithms by environments: score, verdict and budget; the best score in bold."""
+    """Algorithms by environments: score, verdict and budget; the leaders in bold."""
     columns = (Link(env, page=page_name(env)) for env in environments_of(pairs))
     rows = [(Strong(display(algo)), *cells) for algo, cells in grid(pairs, cell).items()]
     return Table(name, ("", *columns), rows)
@@ -150,15 +163,15 @@ def environments_of(pairs: Sequence[Pair]) -> list[str]:
 
 
 def grid(
-    pairs: Sequence[Pair], write: Callable[[Pair | None, str, str, str], T]
+    pairs: Sequence[Pair], write: Callable[[Pair | None, str, str, Standing], T]
 ) -> dict[str, list[T]]:
     """Of each algorithm what is written of it and each environment: from its pair there, both
-    names, and the best score of the environment."""
+    names, and how the algorithms stand there."""
     by_cell = {(pair.algo, pair.env): pair for pair in pairs}
     envs = environments_of(pairs)
-    best = {env: best_score([pair for pair in pairs if pair.env == env]) for env in envs}
+    at = {env: standing([pair for pair in pairs if pair.env == env]) for env in envs}
     return {
-        algo: [write(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
+        algo: [write(by_cell.get((algo, env)), algo, env, at[env]) for env in envs]
         for algo in sorted({pair.algo for pair in pairs}, key=place_of)
     }
 
@@ -169,44 +182,70 @@ def shown_environment(pairs: Sequence[Pair]) -> str:
     return next((env for env in (*FIGURES, *there) if env in there), "")
 
 
-def score(pair: Pair) -> str:
-    """The mean normalised final score, or the score itself where its scale is unknown."""
+@dataclass(frozen=True)
+class Standing:
+    """The algorithms of an environment after the same number of timesteps."""
+
+    budget: int
+    best: str = ""  # the best score
+    leaders: frozenset[str] = frozenset()  # that are not shown to score less
+
+
+def standing(pairs: Sequence[Pair]) -> Standing:
+    """Of an environment. A run of which a seed has no score never leads; no difference is shown
+    where its 95% interval contains 0."""
+    budget = common_budget(pairs)
+    by_algo = {pair.algo: pair for pair in pairs if pair.ours and not pair.ours.unscored}
+    scores = {algo: at_budget(pair.ours, budget) for algo, pair in by_algo.items() if pair.ours}
+    if not scores:
+        return Standing(budget)
+    best = max(scores, key=lambda algo: float(scores[algo].mean()))
+    leaders = {algo for algo, x in scores.items() if algo == best or not is_less(x, scores[best])}
+    return Standing(budget, score(by_algo[best], budget), frozenset(leaders))
+
+
+def is_less(a: Floats, b: Floats) -> bool:
+    """Whether the mean of a is shown to be less than that of b."""
+    if min(len(a), len(b)) < 2 or np.ptp(b) == np.ptp(a) == 0:
+        return bool(a.mean() < b.mean())
+    return stats.parity(a, b, 0, 1).difference.high < 0
+
+
+def score(pair: Pair, budget: int) -> str:
+    """The mean normalised score after a number of timesteps, or the score itself where its scale
+    is unknown."""
     assert pair.ours
-    spec, mean = pair.ours.spec, float(pair.ours.final.mean())
+    spec, mean = pair.ours.spec, float(at_budget(pair.ours, budget).mean())
     if spec.random_score is None or spec.reference_score is None:
         return f"{pair.ours.number(mean)} (raw)"
     return f"{float(stats.normalise(mean, spec.random_score, spec.reference_score)):.2f}"
 
 
-def best_score(pairs: Sequence[Pair]) -> str:
-    """The best of several scores, as text: equal texts are equally good. A run of which a seed has
-    no score is never the best."""
-    means = {float(r.final.mean()): pair for pair in pairs if (r := pair.ours) and not r.unscored}
-    return score(means[max(means)]) if means else ""
-
-
-def is_best(pair: Pair, best: str) -> bool:
-    """Whether a pair has the best score of its environment."""
+def budget_text(pair: Pair, budget: int) -> str:
+    """`100k; 0.99 at 1M`: the budget that the score is at, and an algorithm's own where it is
+    larger."""
     assert pair.ours
-    return score(pair) == best and not pair.ours.unscored
+    own = pair.ours.timesteps_requested
+    return short(own) if own <= budget else f"{short(budget)}; {score(pair, own)} at {short(own)}"
 
 
-def cell(pair: Pair | None, algo: str, env: str, best: str) -> Cell:
-    """`**0.99** = ‡` and `100k` in two lines, linked to the row of the environment's page."""
+def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> Cell:
+    """`**0.99** = ‡` and `100k; 1.00 at 1M` in two lines, linked to the row of the environment's
+    page."""
     if pair is None:
         if not applies(algo, env):
             return "-"
         return MISSING if is_due(algo, env) else ""
     if pair.ours is None:
         return Link(MISSING, page=page_name(env), anchor=anchor(algo))
-    linked: Inline = Link(score(pair), page=page_name(env), anchor=anchor(algo))
-    if is_best(pair, best):
+    linked: Inline = Link(score(pair, at.budget), page=page_name(env), anchor=anchor(algo))
+    if algo in at.leaders:
         linked = Strong(linked)
     verdict = pair.verdict("auc")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
     marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
-    return Lines(joined((linked, *marks), " "), short(pair.ours.timesteps_requested))
+    return Lines(joined((linked, *marks), " "), budget_text(pair, at.budget))
 
 
 def short(number: int) -> str:

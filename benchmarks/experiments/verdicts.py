@@ -7,8 +7,8 @@ and 100 seeds of SB3's, whose seeds are dear, and with all of ours up to OURS, w
     better, worse   the 99% interval of the difference of means excludes 0, and the permutation test
                     agrees at 1%
     equivalent      the 96% interval lies within the margin of the environment; by the final score
-                    the 95% interval of the difference of the failure rates lies within
-                    FAILURE_MARGIN, too
+                    the 95% interval of the difference of the failure rates, shares of scores
+                    below FAILED, lies within FAILURE_MARGIN, too
     ceiling         the same by the final score, where SB3's algorithm and another of SB3's are as
                     alike within MARGIN_LEAST: that ours is equivalent then says nothing
 
@@ -46,6 +46,7 @@ FIRST_FRESH = 1000  # the first of the seeds that nothing was chosen by
 LEVELS = Levels(differs=0.01, equivalent=0.04)  # at each look, two-sided
 LAST_SHARE = 0.2  # of training: five evaluations, at its beginning and later
 SHOWN_LEVEL = f"{1 - LEVELS.equivalent:.0%}"  # of the intervals of verdicts
+FAILED = 0.75  # normalised final score below which a seed counts as failed
 FAILURE_MARGIN = 0.1  # of the difference of failure rates
 RESAMPLES = 100_000  # so that hardly any word depends on their seed
 MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
@@ -82,12 +83,11 @@ Flags = NDArray[np.bool_]
 class Side:
     """The seeds of one side, in their order."""
 
-    scores: Floats  # [S], raw
-    failed: Flags  # [S]
+    scores: Floats  # [S], normalised
     imputed: Flags  # [S]; no score of its own, but a failure score
 
     def first(self, n: int) -> Side:
-        return Side(self.scores[:n], self.failed[:n], self.imputed[:n])
+        return Side(self.scores[:n], self.imputed[:n])
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,6 @@ class Verdict:
 def decide(
     ours: Side,
     theirs: Side,
-    random: float,
-    reference: float,
     margin: float = MARGIN,
     by_failures: bool = False,
     at_ceiling: bool = False,
@@ -125,8 +123,12 @@ def decide(
             break
         sides = ours, theirs.first(look)
         parity = stats.parity(
-            *(side.scores for side in sides),
-            *(random, reference, margin, LEVELS),
+            sides[0].scores,
+            sides[1].scores,
+            random=0,
+            reference=1,
+            margin=margin,
+            levels=LEVELS,
             imputed=any(side.imputed.any() for side in sides),
             one_shape=True,
             resamples=RESAMPLES,
@@ -145,11 +147,17 @@ def word_of(word: Word, sides: tuple[Side, Side], by_failures: bool, at_ceiling:
     if word not in ("equivalent", "saturated"):
         return word
     if by_failures:
-        failures, sizes = zip(*((int(x.failed.sum()), len(x.failed)) for x in sides), strict=True)
-        low, high = stats.failure_difference(failures, sizes)
-        if not -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN:
+        ours, theirs = (int((side.scores < FAILED).sum()) for side in sides)
+        sizes = len(sides[0].scores), len(sides[1].scores)
+        if not fail_alike((ours, theirs), sizes):
             return "undecided"
     return "ceiling" if at_ceiling else "equivalent"
+
+
+def fail_alike(failures: tuple[int, int], sizes: tuple[int, int]) -> bool:
+    """Whether failure rates are equivalent."""
+    low, high = stats.failure_difference(failures, sizes)
+    return -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN
 
 
 # ---- Margins --------------------------------------------------------------------------------

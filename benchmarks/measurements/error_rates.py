@@ -23,20 +23,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
 from manyseeds import stats
 from manyseeds.benchmarks.experiments.verdicts import (
-    FAILURE_MARGIN,
+    FAILED,
     LEVELS,
     LOOKS,
     MARGIN,
     OURS,
     STATED,
-    Flags,
+    fail_alike,
 )
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.benchmarks.store.comparison import Pair, pairs
@@ -70,17 +70,7 @@ STORED: dict[str, Any] = {  # the file
 }
 
 
-class Sample(NamedTuple):
-    """Seeds of one side of T comparisons."""
-
-    scores: Floats  # [T, n], normalised
-    failed: Flags  # [T, n]
-
-    def first(self, rows: Any, n: int) -> Sample:
-        return Sample(self.scores[rows, :n], self.failed[rows, :n])
-
-
-Draw = Callable[[Generator, tuple[int, int]], Sample]
+Draw = Callable[[Generator, tuple[int, int]], Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,40 +85,38 @@ class Config(ScriptConfig):
 # Normalised scores [T, n]. Sides that differ do so by MARGIN on average.
 
 
-def smooth(rng: Generator, shape: tuple[int, int], kind: str) -> Sample:
-    """Scores of which none is a failure."""
-    scores = {
-        "normal": lambda: rng.normal(0.9, 0.1, shape),
-        "heavy tails": lambda: 0.9 + 0.06 * rng.standard_t(3, shape),  # Student's t
-        "skewed": lambda: 1 - rng.exponential(0.1, shape),
-    }[kind]()
-    return Sample(scores, np.zeros(shape, dtype=bool))
+def normal(rng: Generator, shape: tuple[int, int]) -> Floats:
+    return rng.normal(0.9, 0.1, shape)
+
+
+def heavy_tailed(rng: Generator, shape: tuple[int, int]) -> Floats:
+    """Student's t with 3 degrees of freedom."""
+    return 0.9 + 0.06 * rng.standard_t(3, shape)
+
+
+def skewed(rng: Generator, shape: tuple[int, int]) -> Floats:
+    """Most at the top, some far below it."""
+    return 1 - rng.exponential(0.1, shape)
 
 
 def bimodal(
     rng: Generator, shape: tuple[int, int], failing: float, score: float = 0.5, noise: float = 0.0
-) -> Sample:
+) -> Floats:
     """1, or `score` for the seeds that fail; noise: normal, beside it."""
-    failed = rng.random(shape) < failing
-    return Sample(np.where(failed, score, 1.0) + noise * rng.standard_normal(shape), failed)
+    return np.where(rng.random(shape) < failing, score, 1.0) + noise * rng.standard_normal(shape)
 
 
-def resampled(rng: Generator, shape: tuple[int, int], known: Sample) -> Sample:
-    """Of the seeds of runs, [n]."""
-    chosen = rng.integers(0, len(known.scores), shape)
-    return Sample(known.scores[chosen], known.failed[chosen])
+def resampled(rng: Generator, shape: tuple[int, int], scores: Floats) -> Floats:
+    return rng.choice(scores, shape)
 
 
-def shifted(rng: Generator, shape: tuple[int, int], draw: Draw, by: float) -> Sample:
-    found = draw(rng, shape)
-    return found._replace(scores=found.scores + by)
+def shifted(rng: Generator, shape: tuple[int, int], draw: Draw, by: float) -> Floats:
+    return draw(rng, shape) + by
 
 
 def distributions() -> tuple[dict[str, Draw], dict[str, tuple[Draw, Draw]]]:
     """By name: those that both sides have, and pairs that differ by MARGIN."""
-    kinds: dict[str, Draw] = {
-        kind: partial(smooth, kind=kind) for kind in ("normal", "heavy tails", "skewed")
-    }
+    kinds: dict[str, Draw] = {"normal": normal, "heavy tails": heavy_tailed, "skewed": skewed}
     failing, none = partial(bimodal, failing=0.1), partial(bimodal, failing=0.0)
     noisy = partial(bimodal, noise=0.01)
     alike: dict[str, Draw] = {
@@ -167,18 +155,12 @@ def cells(results: Path = PUBLISHED) -> list[Pair]:
     return [pair for pair in pairs([load_result(run) for run in control]) if pair.verdict("auc")]
 
 
-def shape_of(pair: Pair, measure: str) -> Sample:
+def shape_of(pair: Pair, measure: str) -> Floats:
     """The normalised scores of both sides of a pair together, each moved to the mean of all, so
     that a difference between them is none of the distribution."""
-    assert pair.ours
-    spec = pair.ours.spec
-    assert spec.random_score is not None
-    assert spec.reference_score is not None
-    sides = [side_of(result, measure) for result in pair.headline]
-    known = [stats.normalise(x.scores, spec.random_score, spec.reference_score) for x in sides]
+    known = [side.scores for result in pair.headline if (side := side_of(result, measure))]
     middle = np.concatenate(known).mean()
-    moved = [scores - scores.mean() + middle for scores in known]
-    return Sample(np.concatenate(moved), np.concatenate([x.failed for x in sides]))
+    return np.concatenate([scores - scores.mean() + middle for scores in known])
 
 
 # ---- Intervals and p of many samples --------------------------------------------------------
@@ -212,22 +194,16 @@ def deviation_weights(sizes: tuple[int, int]) -> Floats:
     return found
 
 
-@cache
-def rates_alike(failures: tuple[int, int], sizes: tuple[int, int]) -> bool:
-    """Whether the failure rates are equivalent."""
-    low, high = stats.failure_difference(failures, sizes)
-    return -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN
-
-
-def looked_at(ours: Sample, theirs: Sample, margin: float, by_failures: bool) -> np.ndarray:
-    """The words for samples of both sides at one look: [T]."""
-    sizes = ours.scores.shape[1], theirs.scores.shape[1]
+def looked_at(ours: Floats, theirs: Floats, margin: float, by_failures: bool) -> np.ndarray:
+    """The words for samples of both sides, [T, n] and [T, m], at one look: [T]."""
+    sizes = ours.shape[1], theirs.shape[1]
+    alike = cache(fail_alike)
     n = min(sizes)
     tails = [stats.expanded_tail(n, 1 - x) for x in (LEVELS.equivalent, LEVELS.differs)]
     ends = [x for tail in tails for x in (tail, 1 - tail)]
     words: list[str] = []
-    for i in range(0, len(ours.scores), CHUNK):
-        x, y = ours.scores[i : i + CHUNK], theirs.scores[i : i + CHUNK]
+    for i in range(0, len(ours), CHUNK):
+        x, y = ours[i : i + CHUNK], theirs[i : i + CHUNK]
         d = x @ weights(sizes[0], 0) - y @ weights(sizes[1], 1)
         quantiles = np.quantile(d, ends, axis=1, overwrite_input=True).T
         means = [side.mean(1, keepdims=True) for side in (x, y)]
@@ -241,32 +217,27 @@ def looked_at(ours: Sample, theirs: Sample, margin: float, by_failures: bool) ->
         extreme = (np.abs(both @ splits(*sizes)) >= bar[:, None]).sum(1)
         p = (extreme + 1) / (RESAMPLES + 1)
         same = np.ptp(both, axis=1) == 0
-        failures = zip(
-            *(side.failed[i : i + CHUNK].sum(1).tolist() for side in (ours, theirs)), strict=True
-        )
-        for (low, high, lower, higher), p_, same_, failed in zip(
-            quantiles, p, same, failures, strict=True
-        ):
-            inner, outer = (low, high), (lower, higher)
+        failures = zip(*((side < FAILED).sum(1).tolist() for side in (x, y)), strict=True)
+        for ends_, p_, same_, failed in zip(quantiles, p, same, failures, strict=True):
+            inner, outer = (ends_[0], ends_[1]), (ends_[2], ends_[3])
             word: str = stats.word_of(inner, outer, p_, n, margin, LEVELS.differs, same_)
             if word in ("equivalent", "saturated"):
-                alike = not by_failures or rates_alike(failed, sizes)
-                word = "equivalent" if alike else "undecided"
+                counts = not by_failures or alike(failed, sizes)
+                word = "equivalent" if counts else "undecided"
             words.append(word)
     return np.array(words)
 
 
 def decided(
-    ours: Sample, theirs: Sample, margin: float = MARGIN, by_failures: bool = True
+    ours: Floats, theirs: Floats, margin: float = MARGIN, by_failures: bool = True
 ) -> tuple[np.ndarray, Floats]:
     """The words by the rule, [T], and how many seeds of SB3's were looked at, [T]."""
-    T = len(ours.scores)
+    T = len(ours)
     words = np.full(T, "undecided", dtype="<U10")
     used = np.full(T, LOOKS[-1], dtype=np.float64)
     going = np.arange(T)
     for look in LOOKS:
-        sides = ours.first(going, OURS), theirs.first(going, look)
-        found = looked_at(*sides, margin, by_failures)
+        found = looked_at(ours[going, :OURS], theirs[going, :look], margin, by_failures)
         words[going] = found
         ended = found != "undecided"
         used[going[ended]] = look
@@ -293,7 +264,7 @@ def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
     """The rates of a pair's own distribution: of sides that are alike, that differ by the margin,
     and by twice the margin. The worse one of ours and SB3's being lower."""
     margin = STATED[measure].get(pair.env, MARGIN)
-    draw = partial(resampled, known=shape_of(pair, measure))
+    draw = partial(resampled, scores=shape_of(pair, measure))
     rates = partial(verdict_rates, samples=samples, margin=margin, by_failures=measure == "final")
     found: dict[str, Any] = {"margin": margin, "alike": rates(draw, draw)}
     for name, by in (("apart", margin), ("power", 2 * margin)):
@@ -306,14 +277,14 @@ def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
 def coverage(draw: Draw, statistic: stats.Statistic, samples: int) -> list[float]:
     """How often 95% intervals of COVERED seeds contain the statistic's limit."""
     rng = np.random.default_rng(1)
-    many = draw(rng, (TRUE_DRAWS // 1000, 1000)).scores
+    many = draw(rng, (TRUE_DRAWS // 1000, 1000))
     # The limit of the IQM is that of large samples.
     true = float(many.mean() if statistic == "mean" else stats.iqm(many.ravel()))
     found = []
     for n in COVERED:
         inside = [
             e.low - 1e-12 <= true <= e.high + 1e-12
-            for e in (stats.estimate(x, statistic) for x in draw(rng, (samples, n)).scores)
+            for e in (stats.estimate(x, statistic) for x in draw(rng, (samples, n)))
         ]
         found.append(float(np.mean(inside)))
     return found

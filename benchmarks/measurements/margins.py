@@ -20,7 +20,6 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from manyseeds import stats
 from manyseeds.benchmarks.experiments.verdicts import (
     STATED,
     Rivals,
@@ -57,13 +56,11 @@ class Config(ScriptConfig):
 def rivals_on(env: str, found: Sequence[Pair], measure: str) -> list[Rivals]:
     """All pairs of different algorithms of SB3's on an environment, the closest first."""
     sides = [pair.sb3 for pair in found if pair.env == env and pair.sb3]
-    scores = {}
-    for result in sides:
-        spec = result.spec
-        if spec.random_score is not None and spec.reference_score is not None:
-            raw = side_of(result, measure).scores
-            name = result.algo.removeprefix("sb3-")
-            scores[name] = stats.normalise(raw, spec.random_score, spec.reference_score)
+    scores = {
+        result.algo.removeprefix("sb3-"): side.scores
+        for result in sides
+        if (side := side_of(result, measure))
+    }
     compared = (rivals(a, b, scores[a], scores[b]) for a, b in combinations(scores, 2))
     return sorted(compared, key=lambda pair: pair.least)
 

@@ -21,10 +21,17 @@ from manyseeds.cli import Preset
 from manyseeds.errors import printable
 from manyseeds.record import ranges
 from manyseeds.runs.stale import part_is_stale
+from manyseeds.stats import Floats
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 ELSEWHERE = ("sbx-", "rejax-")  # of benchmarks/chapters/interchange.py alone
 MEASURES = {"auc": "learning speed (AUC)", "final": "final score"}
+# Timesteps after which algorithms are compared with each other; elsewhere the fewest that one of
+# them trains for.
+COMMON = {
+    **dict.fromkeys(("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"), 100_000),
+    "MountainCarContinuous-v0": 50_000,
+}
 # Algorithms with tables instead of networks.
 TABULAR = [algo for algo in catalog.names("algos") if catalog.facts(algo).family == "tables"]
 
@@ -116,6 +123,17 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
                 pair.suite_seeds[result.algo] = asked
         found.append(pair)
     return found
+
+
+def common_budget(pairs: Sequence[Pair]) -> int:
+    """The timesteps after which the algorithms of an environment are compared with each other."""
+    budgets = [pair.ours.timesteps_requested for pair in pairs if pair.ours]
+    return COMMON.get(pairs[0].env, min(budgets, default=0))
+
+
+def at_budget(result: Result, budget: int) -> Floats:
+    """The scores of a run after a number of timesteps, or at its own budget where that is less."""
+    return result.score_at(min(budget, result.timesteps_requested))
 
 
 def without_fresh(result: Result) -> Result:

@@ -47,7 +47,7 @@ from manyseeds.worth import (
 )
 
 FEWEST = 10  # seeds a side of a verdict by a single test
-FLOOR = 0.1  # normalised score below which nothing was learned
+FLOOR = 0.9  # normalised score that is the bar of a failure where there is no threshold
 
 
 @dataclass(frozen=True)
@@ -341,27 +341,27 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     others are added. None with too few of them on a side, or where the random or the reference
     score is unknown.
     """
-    random, reference = ours.spec.random_score, ours.spec.reference_score
-    if random is None or reference is None:
+    one, other = side_of(ours, measure), side_of(theirs, measure)
+    if one is None or other is None:
         return None
     by_failures = measure == "final"
     return decide(
-        *(side_of(result, measure) for result in (ours, theirs)),
-        *(random, reference, STATED[measure].get(ours.spec.id, MARGIN)),
+        *(one, other, STATED[measure].get(ours.spec.id, MARGIN)),
         by_failures,
         by_failures and ours.algo in CEILINGS.get(ours.spec.id, ()),
     )
 
 
-def side_of(result: Result, measure: str) -> Side:
-    """The seeds of a run that the rule counts."""
+def side_of(result: Result, measure: str) -> Side | None:
+    """The seeds of a run that the rule counts; None where the random or the reference score is
+    unknown."""
+    random, reference = result.spec.random_score, result.spec.reference_score
+    if random is None or reference is None:
+        return None
     seeds = result.seeds[: result.first_seeds]
-    failures = set(result.failures)
-    return Side(
-        result.scores(measure)[: len(seeds)],
-        np.array([seed in failures for seed in seeds]),
-        np.array([result.worths[seed].score is None for seed in seeds]),
-    )
+    scores = result.scores(measure)[: len(seeds)]
+    imputed = np.array([result.worths[seed].score is None for seed in seeds])
+    return Side(stats.normalise(scores, random, reference), imputed)
 
 
 def seeds_due(ours: Result, theirs: Result) -> int:

@@ -11,17 +11,17 @@ from manyseeds.benchmarks.chapters import speed
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.front_page import (
     SIGNS,
-    best_score,
+    Standing,
+    budget_text,
     environments_of,
     grid,
-    is_best,
     outcome,
     score,
-    short,
+    standing,
 )
 from manyseeds.benchmarks.measurements.throughput import SUBJECTS
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
-from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.names import display, place_of
 from manyseeds.benchmarks.store.stored import find_file, left_out, read
 from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.web import code
@@ -129,8 +129,8 @@ def counted(words: Sequence[str]) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in SIGNS if word in words)
 
 
-def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
-    """The cell of an algorithm and an environment. best: the best score of the environment."""
+def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> MatrixCell:
+    """The cell of an algorithm and an environment."""
     if pair is None:
         if not applies(algo, env):
             return MatrixCell("no")
@@ -138,16 +138,16 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
     href = f"{environment_file(env)}#algorithms={quote(algo)}"
     if pair.ours is None:
         return MatrixCell("missing", href)
-    verdict, text = pair.verdict("auc"), score(pair)
+    verdict, text = pair.verdict("auc"), score(pair, at.budget)
     word = verdict.parity.word if verdict else ""
     return MatrixCell(
         "run",
         href,
         text,
-        best=is_best(pair, best),
+        best=algo in at.leaders,
         word=word,
         sign=SIGNS.get(word, ""),
-        budget=short(pair.ours.timesteps_requested),
+        budget=budget_text(pair, at.budget),
         stale=any(map(is_stale, pair.headline)),
         few=any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline),
     )
@@ -197,11 +197,11 @@ def environments_page(found: Sequence[Pair]) -> list[Page]:
     rows = []
     for env in environments_of(found):
         here = [pair for pair in found if pair.env == env and pair.ours]
-        best = best_score(here)
-        first = [shown(pair.algo) for pair in here if is_best(pair, best)]
+        at = standing(here)
+        first = [shown(algo) for algo in sorted(at.leaders, key=place_of)]
         names = ", ".join(shown(pair.algo) for pair in here)
         file = environment_file(env)
-        rows.append(Listed(printable(env), file, names, ", ".join(first), best))
+        rows.append(Listed(printable(env), file, names, ", ".join(first), at.best))
     if not rows:
         return []
     about = "Learning curves of every seed on each environment, scores, and the origin of each run."

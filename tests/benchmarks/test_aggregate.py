@@ -70,7 +70,8 @@ def test_profile() -> None:
 
 def test_page(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(500.0))
-    plant(tmp_path, "a2c", around(261.05))  # half of the way from 22.1 to 500
+    scored = {"middle": 261.05, "total_timesteps": 200_000}
+    plant(tmp_path, "a2c", around(400.0), **scored)  # after half of it half way from 22.1 to 500
     plant(tmp_path, "ppo", around(-150.0), env="Pendulum-v1")
     found = read_store(tmp_path).found
     blocks = list(aggregate.page(found))

@@ -36,8 +36,16 @@ def test_a_score_at_the_threshold_is_no_failure() -> None:
     assert got.failures == [1, 3]
 
 
+def test_the_final_score_of_verdicts_is_the_mean_of_the_last_fifth() -> None:
+    """Of 21 evaluations five, also where each is late by a little."""
+    got = result([9.0], [[float(k) for k in range(21)]], {})
+    assert got.scores("final").tolist() == [18.0]
+    assert got.scores("auc").tolist() == [10.0]
+    assert result([9.0], [[1.0, 2.0, 3.0]], {}).scores("final").tolist() == [3.0]
+
+
 def test_a_score_at_the_threshold_reaches_it() -> None:
-    curves = [[0, 475.0, 0], [0, 474.99, 475.01], [0, 0, 474.99]]
+    curves = [[0, 475.0, 500], [0, 474.99, 475.01], [0, 475.0, 474.99]]
     got = result([0.0] * 3, curves, {})
     np.testing.assert_array_equal(got.reached, [100, 200, np.nan])
     assert got.threshold_texts() == ("150", "2 of 3")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from manyseeds.benchmarks.chapters.differences import difference_of
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.verdicts import LEVELS, LOOKS, Rivals, Side, decide
 from manyseeds.benchmarks.measurements import error_rates
-from manyseeds.benchmarks.measurements.error_rates import Sample
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats
 from tests.benchmarks.conftest import Output, tables_of
@@ -29,17 +27,16 @@ def scores(mean: float, sd: float, n: int, seed: int) -> Floats:
     return np.random.default_rng(seed).normal(mean, sd, n)
 
 
-def side(scores: Floats, failed: int = 0, imputed: int = 0) -> Side:
-    """Of which the last ones failed, and have no score of their own."""
-    last = np.arange(len(scores)) >= len(scores) - np.array([[failed], [imputed]])
-    return Side(scores, *last)
+def side(scores: Floats, imputed: int = 0) -> Side:
+    """Of which the last ones have no score of their own."""
+    return Side(scores, np.arange(len(scores)) >= len(scores) - imputed)
 
 
 def test_the_first_look_that_decides_is_the_verdict() -> None:
     """Thirty seeds are far apart, and what follows does not count any more; ours all do."""
     ours = scores(0.5, 0.01, 300, 0)
     theirs = np.concatenate([scores(0.9, 0.01, 30, 1), np.zeros(70)])
-    found = decide(side(ours), side(theirs), 0, 1)
+    found = decide(side(ours), side(theirs))
     assert found
     assert (found.parity.word, found.ours, found.look) == ("worse", 300, 30)
     assert (found.due, found.decided) == (None, True)
@@ -47,7 +44,7 @@ def test_the_first_look_that_decides_is_the_verdict() -> None:
         *(ours, theirs[:30], 0, 1, 0.05, LEVELS), one_shape=True, resamples=verdicts.RESAMPLES
     )
     assert found.parity == parity
-    more = decide(side(np.concatenate([ours, np.ones(50)])), side(theirs), 0, 1)
+    more = decide(side(np.concatenate([ours, np.ones(50)])), side(theirs))
     assert more
     assert more.parity == parity  # of ours so many count
 
@@ -55,8 +52,8 @@ def test_the_first_look_that_decides_is_the_verdict() -> None:
 def test_looks_go_on_until_one_decides() -> None:
     alike = scores(0.9, 0.01, 60, 0), scores(0.9, 0.01, 100, 1)
     wide = scores(0.5, 0.3, 300, 3), scores(0.5, 0.3, 120, 4)
-    assert decide(side(alike[0]), side(alike[1][:29]), 0, 1) is None
-    assert decide(side(alike[0][:29]), side(alike[1]), 0, 1) is None
+    assert decide(side(alike[0]), side(alike[1][:29])) is None
+    assert decide(side(alike[0][:29]), side(alike[1])) is None
     for (ours, theirs), n, *expected in (
         (alike, 30, "equivalent", 30, None),
         (alike, 100, "equivalent", 30, None),
@@ -64,7 +61,7 @@ def test_looks_go_on_until_one_decides() -> None:
         (wide, 60, "undecided", 60, 100),
         (wide, 120, "undecided", 100, None),
     ):
-        found = decide(side(ours), side(theirs[:n]), 0, 1)
+        found = decide(side(ours), side(theirs[:n]))
         assert found
         assert [found.parity.word, found.look, found.due] == expected, n
         assert found.decided == (expected[0] == "equivalent")
@@ -75,8 +72,10 @@ def test_failure_rates_decide_with_the_scores() -> None:
     ours, theirs = scores(0.9, 0.01, 300, 0), scores(0.9, 0.01, 100, 1)
 
     def word(n: int, failed: int, of_theirs: int = 0, **more: bool) -> tuple[str, int]:
-        sides = side(ours, failed), side(theirs[:n], of_theirs)
-        found = decide(*sides, 0, 1, by_failures=True, **more)
+        a, b = ours.copy(), theirs[:n].copy()
+        for scores_, k in ((a, failed), (b, of_theirs)):
+            scores_[np.linspace(0, len(scores_) - 1, k).astype(int)] = verdicts.FAILED - 0.01
+        found = decide(side(a), side(b), by_failures=True, **more)
         assert found
         return found.parity.word, found.look
 
@@ -86,21 +85,22 @@ def test_failure_rates_decide_with_the_scores() -> None:
     assert word(100, 60) == ("undecided", 100)  # 20% against 0
     assert word(60, 0, 6) == ("undecided", 60)
     assert word(60, 30, 6) == ("undecided", 60)  # 10% of both, but known too badly
-    apart = decide(side(ours), side(theirs - 0.5), 0, 1, by_failures=True, at_ceiling=True)
+    assert decide(side(ours), side(theirs)).parity.word == "equivalent"  # type: ignore[union-attr]
+    apart = decide(side(ours), side(theirs - 0.5), by_failures=True, at_ceiling=True)
     assert apart
     assert apart.parity.word == "better"
 
 
 def test_equal_scores_are_equivalent_unless_one_is_imputed() -> None:
     same = side(np.ones(60))
-    found = decide(same, same, 0, 1)
+    found = decide(same, same)
     assert found
     assert (found.parity.word, found.look) == ("equivalent", 30)
-    found = decide(same, side(np.ones(60), 1, 1), 0, 1)
+    found = decide(same, side(np.ones(60), 1))
     assert found
     assert (found.parity.word, found.look) == ("equivalent", 30)  # not yet looked at
-    for sides in ((side(np.ones(60), 1, 1), same), (same, side(np.ones(30), 1, 1))):
-        found = decide(*sides, 0, 1)
+    for sides in ((side(np.ones(60), 1), same), (same, side(np.ones(30), 1))):
+        found = decide(*sides)
         assert found
         assert found.parity.word == "undecided"  # equal failure scores prove nothing
 
@@ -114,6 +114,17 @@ def test_an_interval_knows_the_rare_failures_of_the_other_side() -> None:
     assert plain.difference.value == wider.difference.value
     assert wider.difference.high - plain.difference.high > 0.01
     assert wider.difference.low <= plain.difference.low
+
+
+def test_the_levels_reach_the_intervals() -> None:
+    """Apart by the 96% interval, not by the 99% one."""
+    ours = scores(0.5, 0.2, 300, 0)
+    theirs = ours[:30] - ours[:30].mean() + ours.mean() - 0.088
+    parity = stats.parity(ours, theirs, 0, 1, 0.05, LEVELS)
+    assert parity.difference.low > 0
+    assert parity.word == "undecided"
+    alike = stats.Levels(LEVELS.equivalent, LEVELS.equivalent)
+    assert stats.parity(ours, theirs, 0, 1, 0.05, alike).word == "better"
 
 
 # ---- Margins --------------------------------------------------------------------------------
@@ -152,20 +163,9 @@ def test_the_stated_margins_are_those_that_were_computed() -> None:
 def test_the_simulation_stops_where_the_rule_does() -> None:
     """By the failure rates, too."""
     rng = np.random.default_rng(1)
-    shapes = (40, 300), (40, 100)
-    known = [(0.9, 0.1, 0.0), (0.87, 0.1, 0.03)]
-    sides = [
-        Sample(rng.normal(mean, sd, shape), rng.random(shape) < failing)
-        for shape, (mean, sd, failing) in zip(shapes, known, strict=True)
-    ]
-    words, used = error_rates.decided(*sides)
-    found = [
-        decide(*(Side(x, f, f & False) for x, f in zip(xs, fs, strict=True)), 0, 1, 0.05, True)
-        for xs, fs in zip(
-            *(zip(*(getattr(x, name) for x in sides), strict=True) for name in sides[0]._fields),
-            strict=True,
-        )
-    ]
+    a, b = rng.normal(0.9, 0.1, (40, 300)), rng.normal(0.87, 0.1, (40, 100))
+    words, used = error_rates.decided(a, b)
+    found = [decide(side(x), side(y), 0.05, True) for x, y in zip(a, b, strict=True)]
     assert np.mean([f.parity.word for f in found if f] == words) >= 0.9
     assert np.mean([f.look for f in found if f] == used) >= 0.9
     assert len(set(used)) > 1
@@ -178,17 +178,18 @@ def test_distributions_differ_by_what_they_say() -> None:
     for name, (ours, theirs) in apart.items():
         rng = np.random.default_rng(0)
         a, b = ours(rng, shape), theirs(rng, shape)
-        d = a.scores.mean() - b.scores.mean()
+        d = a.mean() - b.mean()
         sign = -1 if name.endswith("ours lower") else 1
         assert sign * d == pytest.approx(verdicts.MARGIN, abs=0.002), name
         if "fail" in name:
-            assert sign * (b.failed.mean() - a.failed.mean()) > 0.04
+            failed = [(x < verdicts.FAILED).mean() for x in (a, b)]
+            assert sign * (failed[1] - failed[0]) > 0.04
     assert set(alike) >= {"normal", "heavy tails", "skewed", "one in ten fails"}
 
 
 def test_coverage_of_a_known_case() -> None:
     """Normal scores: near 95% for all n."""
-    for share in error_rates.coverage(partial(error_rates.smooth, kind="normal"), "mean", 200):
+    for share in error_rates.coverage(error_rates.normal, "mean", 200):
         assert 0.88 <= share <= 0.995
 
 
@@ -226,15 +227,14 @@ def test_the_command(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyP
 
 
 def test_a_pair_has_the_shape_of_both_sides(tmp_path: Path) -> None:
-    """Without the difference between them, and with the failures of both."""
+    """Without the difference between them."""
     for algo, middle in (("ppo", 400.0), ("sb3-ppo", 300.0)):
         plant(tmp_path, algo, dict(enumerate(middle + np.linspace(-20, 20, 30))), middle=middle)
     (pair,) = error_rates.cells(tmp_path)
     known = error_rates.shape_of(pair, "final")
-    assert known.failed.all()
-    assert len(known.scores) == 60
-    assert known.scores[:30].mean() == pytest.approx(known.scores[30:].mean())
-    assert np.ptp(known.scores) == pytest.approx(40 / (500 - 22.1), rel=1e-3)
+    assert len(known) == 60
+    assert known[:30].mean() == pytest.approx(known[30:].mean())
+    assert np.ptp(known) == pytest.approx(40 / (500 - 22.1), rel=1e-3)
     rates = error_rates.cell_rates(pair, "final", 8)
     assert rates["margin"] == verdicts.STATED["final"]["CartPole-v1"]
     assert rates["power"]["better"] + rates["power"]["worse"] == 1
@@ -246,8 +246,8 @@ def ramp(middle: float) -> Side:
 
 def test_verdicts_together() -> None:
     """Strong evidence counts although nothing varies, with the sign of the difference."""
-    worse, better = (decide(ramp(x), ramp(0.6), 0, 1) for x in (0.4, 0.8))
-    same = decide(side(np.full(30, 0.6)), side(np.full(30, 0.6)), 0, 1)
+    worse, better = (decide(ramp(x), ramp(0.6)) for x in (0.4, 0.8))
+    same = decide(side(np.full(30, 0.6)), side(np.full(30, 0.6)))
     assert worse
     assert better
     assert same

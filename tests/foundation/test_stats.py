@@ -193,12 +193,15 @@ def test_area_under_curve_by_hand() -> None:
 def test_timesteps_to_threshold_by_hand() -> None:
     returns: list[list[float]] = [
         [0, 5, 9, 9],  # never
-        [0, 10, 2, 10],  # reaches it, falls back: the first time counts
-        [10, 0, 0, 0],  # at once
-        [np.nan, np.nan, 11, np.nan],
+        [0, 10, 2, 10],  # reaches it, falls back: the second time counts
+        [0, 10, 10, 12],
+        [10, 11, 12, 10],  # at once
+        [10, 11, 12, 9],  # not at the end
+        [np.nan, np.nan, 11, 10],
+        [10, 11, 12, np.nan],
     ]
     reached = stats.timesteps_to_threshold([0, 100, 200, 300], returns, 10)
-    np.testing.assert_array_equal(reached, [np.nan, 100, 0, 200])
+    np.testing.assert_array_equal(reached, [np.nan, 300, 100, 0, np.nan, 200, np.nan])
 
 
 def test_normalise() -> None:

@@ -28,6 +28,7 @@ from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.blocks import Figure, cells_of
 from manyseeds.benchmarks.chapters.front_page import outcome
+from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.whole import read_store
 from manyseeds.benchmarks.web import figures, films, overview
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
@@ -66,7 +67,8 @@ def test_same_store_gives_the_same_bytes(site: Path, tmp_path: Path) -> None:
         assert (again / file).read_bytes() == (site / file).read_bytes(), file
 
 
-def test_numbers_are_those_of_the_report(site: Path) -> None:
+def test_numbers_are_those_of_the_report(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})
     store = read_store(site.parent / "results")
     here = [pair for pair in store.found if pair.env == "CartPole-v1"]
     text = text_of(site / CARTPOLE)
@@ -190,10 +192,10 @@ def test_a_forest_has_its_words_and_leaves_out_no_row(tmp_path: Path) -> None:
     """Also of a difference that is none: both in the SVG and in the data of the site."""
     nan = float("nan")
     rows = [
-        plots.Difference("PPO", 0.02, -0.01, 0.06, "undecided", "x.html", 60),
+        plots.Difference("PPO", 0.02, -0.01, 0.06, "undecided", "x.html", 60, 0.05),
         plots.Difference("A2C <b>", nan, nan, nan, "saturated"),
     ]
-    figure: dict[str, Any] = {"panels": {"final": rows}, "margin": 0.05, "xlabel": "difference"}
+    figure: dict[str, Any] = {"panels": {"final": rows}, "xlabel": "difference"}
     plots.forest(path=tmp_path / "x.svg", **figure)
     svg = (tmp_path / "x.svg").read_text()
     for text in ("PPO", "A2C &lt;b&gt;", "undecided", "saturated", "final", "difference"):
@@ -207,6 +209,7 @@ def test_a_forest_has_its_words_and_leaves_out_no_row(tmp_path: Path) -> None:
         "word": "undecided",
         "href": "x.html",
         "n": 60,
+        "margin": 0.05,
     }
     assert panel["rows"][1]["value"] is None
 
