@@ -417,7 +417,7 @@ NAME = NewType("NAME", str)
 TEXT = NewType("TEXT", str)  # of a prompt or completion
 ORIGIN: dict[str, Shape] = {
     "command": str,
-    "code": {"digest": str, "commit": str},
+    "code": {"digest": str, "commit": str, "origins": [str]},
     "machine": {"cpu": str},
     "versions": {str: str},
 }

@@ -41,6 +41,7 @@ from manyseeds.benchmarks.store.comparison import (
 )
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Floats
 from manyseeds.writing import write_bytes
 
@@ -113,7 +114,9 @@ def answers(found: Sequence[Pair], note: str) -> Iterator[Block]:
 
 def how_fast(stored: speed.Stored) -> list[Block]:
     sentence = speed.summary(stored)
-    return [Heading("How fast"), Text(sentence)] if sentence else []
+    stale = any(measurement_is_stale(block) for block in stored.values())
+    older = " Some of it was measured with older code." if stale else ""
+    return [Heading("How fast"), Text(sentence, older)] if sentence else []
 
 
 def page_list(found: Sequence[Pair], pages: Sequence[Page]) -> Items:

@@ -9,12 +9,14 @@ from manyseeds.benchmarks.chapters.blocks import Block, Code, Fold, Inline, Item
 from manyseeds.benchmarks.store.results import code_of, commit_of, processor, versions_text
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.record import plural, ranges
-from manyseeds.runs.stale import part_is_stale
+from manyseeds.runs.stale import measurement_is_stale, part_is_stale
 
 
 def command_text(stored: dict[str, Any], *more: str) -> Text:
     """The last line below a table of measurements: command, commit, and what else there is."""
-    return Text("Command: ", Code(stored["command"]), f", {', '.join((commit_of(stored), *more))}.")
+    stale = " Stale: the code has changed since." if measurement_is_stale(stored) else ""
+    more = (commit_of(stored), *more)
+    return Text("Command: ", Code(stored["command"]), f", {', '.join(more)}.{stale}")
 
 
 def origins(configs: Sequence[dict[str, Any]]) -> Items:

@@ -44,7 +44,7 @@ from manyseeds.benchmarks.store.results import load_result, side_of
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, parse
 from manyseeds.stats import Floats
-from manyseeds.untrusted import NUMBER
+from manyseeds.untrusted import NUMBER, ORIGIN
 
 RESAMPLES = 4_000
 CHUNK = 250  # samples at a time, which bounds the memory
@@ -54,9 +54,7 @@ KINDS = ("better", "worse", "equivalent", "undecided")
 RATES = {str: NUMBER}
 CELL = {"margin": float, "alike": RATES, "apart": RATES, "power": RATES}
 STORED: dict[str, Any] = {  # the file
-    "command": str,
-    "code": {"commit": str},
-    "versions": {str: str},
+    **ORIGIN,
     "looks": [int],
     "ours": int,
     "levels": {str: float},

@@ -34,14 +34,12 @@ from manyseeds.benchmarks.store.results import decision, load_result, side_of
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import PUBLISHED, ScriptConfig, parse
 from manyseeds.progress import print_table
-from manyseeds.untrusted import NAME
+from manyseeds.untrusted import NAME, ORIGIN
 
 RIVALS = {"first": NAME, "second": NAME, "least": float}
 MARGIN = {"margin": float, "at_ceiling": [NAME], "pairs": [RIVALS]}
 STORED: dict[str, Any] = {  # the file
-    "command": str,
-    "code": {"commit": str},
-    "versions": {str: str},
+    **ORIGIN,
     "measures": {str: {str: MARGIN}},  # by environment
     "control": {str: {str: {str: int}}},  # by environment and word
 }

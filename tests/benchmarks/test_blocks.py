@@ -32,8 +32,11 @@ from manyseeds.benchmarks.chapters.blocks import (
     walk,
 )
 from manyseeds.benchmarks.chapters.markdown import Writer, markdown, write_files
+from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.web import html
 from manyseeds.plots import Line
+from manyseeds.record import provenance
+from tests.benchmarks.conftest import MEASURED
 
 # What would be markup somewhere, or end what it stands in.
 HOSTILE = (
@@ -161,3 +164,16 @@ def test_a_long_table_is_folded_once() -> None:
     assert "<summary>16 rows: x, y</summary>" in shown(Table("", ("x", "y"), rows))
     assert shown(Fold("all", [Table("", ("x", "y"), rows)])).count("<details>") == 1
     assert "<details>" not in shown(Table("", ("x", "y"), rows[1:]))
+
+
+def test_measurements_of_other_code_say_so() -> None:
+    """Below their table, whatever is measured; what nobody can find is other code, too."""
+    origins = ["manyseeds.benchmarks.measurements.margins:margins"]
+    fresh = {**MEASURED, "code": provenance(origins)["code"]}
+    assert not str(command_text(fresh)).count("Stale")
+    for code in (
+        {**fresh["code"], "digest": "0123"},
+        {**fresh["code"], "origins": ["manyseeds.algos.ppo:train"]},
+        {**fresh["code"], "origins": ["benchmarks.no_more:measure"]},
+    ):
+        assert "Stale: the code has changed since." in str(command_text({**fresh, "code": code}))
