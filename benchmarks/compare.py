@@ -40,7 +40,6 @@ from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.progress import print_table
 from manyseeds.runs.control import reachable_threshold
-from manyseeds.stats import Floats
 
 
 def labels(results: Sequence[Result]) -> list[str]:
@@ -56,9 +55,9 @@ def labels(results: Sequence[Result]) -> list[str]:
     return [str(r.run.path) for r in results]
 
 
-def score_text(result: Result, values: Floats, statistic: stats.Statistic = "iqm") -> str:
+def score_text(result: Result, measure: str, statistic: stats.Statistic = "iqm") -> str:
     """The estimate, and what equal scores do not tell."""
-    found = result.estimate(values, statistic)
+    found = result.estimate(measure, statistic)
     return found.full_text(result.digits) if found.equal else found.text(result.digits)
 
 
@@ -103,15 +102,15 @@ def compare(paths: Sequence[str], out: Path) -> None:
         (
             name,
             str(len(r.seeds)),
-            score_text(r, r.final),
-            score_text(r, r.final, "mean"),
+            score_text(r, "final"),
+            score_text(r, "final", "mean"),
             r.failures_text(),
-            score_text(r, r.auc),
+            score_text(r, "auc"),
             f"{r.timesteps:,}",
         )
         for name, r in zip(names, results, strict=True)
     ]
-    print_table(f"{title}, greedy return [95% interval over seeds]", header, scores)
+    print_table(f"{title}, greedy return [95% interval]", header, scores)
     if note := stats.coverage_note(len(r.seeds) for r in results):
         print(note)
     verdicts = [

@@ -226,7 +226,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
     if run.kind == "control":
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
-        measure, score = "mean_reward", result.estimate(result.final, "mean")
+        measure, score = "mean_reward", result.estimate("final", "mean")
         failed = result.unscored
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"

@@ -205,6 +205,32 @@ def _estimated(
     return replace(found, equal=equal, caveat=_caveat(found.n, equal))
 
 
+def over_starts(
+    found: Estimate,
+    values: Floats,
+    statistic: Statistic,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """An estimate over seeds, with an interval that also contains the luck of the start states.
+
+    values: `[S, E]`, of each seed from each start, the same E ones for all seeds. Seeds and starts
+    are resampled, each on their own (Owen 2007, "The pigeonhole bootstrap", The Annals of Applied
+    Statistics 1); the mean of a seed over starts is what the statistic is of.
+    """
+    S, E = values.shape
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    seeds = rng.integers(0, S, (resamples, S))
+    chosen = rng.integers(0, E, (resamples, E))
+    weights = np.stack([np.bincount(row, minlength=E) for row in chosen], axis=1) / E  # [E, R]
+    means = (values @ weights).T  # [R, S]
+    drawn = np.take_along_axis(means, seeds, axis=1)
+    resampled = STATISTICS[statistic](drawn, axis=-1)
+    tail = expanded_tail(min(S, E), confidence)
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return replace(found, low=float(low), high=float(high))
+
+
 def estimate_curve(
     curves: Floats, statistic: Statistic, resamples: int, confidence: float = 0.95
 ) -> tuple[Floats, Floats, Floats]:

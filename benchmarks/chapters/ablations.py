@@ -210,9 +210,9 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
             line or "PPO",
             value_text(value) + " (preset)" * (value == base_value(ablation, env)),
             str(len(result.seeds)),
-            result.text(result.final),
+            result.text("final"),
             result.failures_text(),
-            result.text(result.auc),
+            result.text("auc"),
         )
         for (env, line, value), result in runs.items()
     ]

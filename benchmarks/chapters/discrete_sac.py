@@ -66,7 +66,7 @@ def ours_of(pair: Pair | None) -> Result | None:
 def row(env: str, name: str, result: Result) -> tuple[str, ...]:
     return (
         *(env, f"{result.timesteps_requested:,}", name, str(len(result.seeds))),
-        *(result.text(result.final), result.failures_text(), result.text(result.auc, "mean")),
+        *(result.text("final"), result.failures_text(), result.text("auc", "mean")),
     )
 
 

@@ -271,9 +271,9 @@ def score_table(pairs: Sequence[Pair]) -> Table:
         (
             name_cell(pair),
             sides(pair, pair.seeds_text),
-            sides(pair, lambda r: r.text(r.auc, "mean")),
+            sides(pair, lambda r: r.text("auc", "mean")),
             verdict_cell(pair, "auc"),
-            sides(pair, lambda r: r.text(r.final, "mean")),
+            sides(pair, lambda r: r.text("final", "mean")),
             verdict_cell(pair, "final"),
             sides(pair, Result.failures_text),
             sides(pair, to_threshold),
@@ -298,12 +298,12 @@ def detail_rows(pairs: Sequence[Pair]) -> Rows:
         (
             sides(pair, pair.label),
             sides(pair, pair.seeds_text),
-            sides(pair, lambda r: r.text(r.final)),
-            sides(pair, lambda r: r.text(r.auc)),
+            sides(pair, lambda r: r.text("final")),
+            sides(pair, lambda r: r.text("auc")),
             sides(pair, lambda r: r.number(r.final.min())),
             sides(pair, spread),
             sides(pair, over_episodes),
-            sides(pair, lambda r: r.text(r.sampled)),
+            sides(pair, lambda r: r.text("sampled")),
         )
         for pair in pairs
     ]
@@ -317,7 +317,7 @@ def target_rows(pairs: Sequence[Pair]) -> Rows:
         ours, target = pair.ours, asked.get((pair.env, pair.algo))
         if ours and target is not None:
             result = "met" if ours.final.mean() >= target else "missed"
-            scores = str(len(ours.seeds)), ours.text(ours.final, "mean")
+            scores = str(len(ours.seeds)), ours.text("final", "mean")
             rows.append((pair.label(ours), *scores, f"{target:g}", result))
     return rows
 
@@ -333,7 +333,7 @@ def equal_budgets(pairs: Sequence[Pair]) -> Iterator[Block]:
     def at(budget: int, r: Result) -> Inline:
         if budget > r.timesteps_requested:
             return ""
-        text = r.text(r.score_at(budget), "mean")
+        text = r.text_at(budget)
         return Strong(text) if budget == r.timesteps_requested else text
 
     rows = [
@@ -376,8 +376,8 @@ def other_rows(pairs: Sequence[Pair]) -> Rows:
             display(r.algo) + " (stale)" * is_stale(r),
             Link(r.run.path.name, file=r.run.folder),
             str(len(r.seeds)),
-            r.text(r.final),
-            r.text(r.final, "mean"),
+            r.text("final"),
+            r.text("final", "mean"),
             r.failures_text(),
             pair.changes(r) or "the preset",
         )

@@ -106,9 +106,11 @@ HOW_TO_READ = Items(
             Code("498.2 [493.1, 500.0]"),
             " is a statistic over seeds with its 95% expanded-percentile bootstrap interval. The "
             "IQM is the mean of the middle half of the seeds; the mean weights all seeds equally. "
-            "The baselines' runs are older than ours. Protocol and start states are the same, and "
-            "the dynamics equal to rounding, but they hold no returns of single episodes, so all "
-            "intervals are over seeds alone.",
+            "Intervals of our scores resample seeds and start states, which are the same for all "
+            "seeds: they say how the algorithm does from any starts. The baselines' runs hold no "
+            "returns of single episodes: their intervals, those of curves and those of differences "
+            "are over seeds alone, from these starts. Protocol and starts are the same, and the "
+            "dynamics equal to rounding.",
         ),
         (
             Strong("Failure."),

@@ -71,7 +71,7 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
     judged: dict[tuple[str, str], list[Parity]] = {}  # by algorithm and environment
     for (algo, env), runs in found.items():
         for library, r in runs.items():
-            texts = (r.text(r.final, "mean"), r.text(r.auc, "mean"), r.failures_text())
+            texts = (r.text("final", "mean"), r.text("auc", "mean"), r.failures_text())
             scores.append((env, display(algo), NAMES[library], str(len(r.seeds)), *texts))
         for one, other in combinations(runs, 2):
             a, b = runs[one], runs[other]

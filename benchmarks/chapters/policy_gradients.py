@@ -239,8 +239,8 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
                 texts = (verdict_text(v, result.spec) if other else "" for v in verdicts.values())
                 auc, final = texts
                 about = (env, name if settings else f"preset: {name}, {steps}")
-                scores = (result.text(result.final), result.failures_text(), final)
-                speeds = (result.text(result.auc, "mean"), auc, square)
+                scores = (result.text("final"), result.failures_text(), final)
+                speeds = (result.text("auc", "mean"), auc, square)
                 rows.append((*about, str(len(result.seeds)), *scores, *speeds))
                 runs.append(result.run)
                 if settings and other:
@@ -336,8 +336,8 @@ def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
             name = PPO_NAME if settings is None else advantage_name(settings)
             with left_out(result.run.path):
                 silent = "" if settings is None else groups_without_signal(result)
-                final, auc = result.text(result.final, "mean"), result.text(result.auc, "mean")
-                scores = (result.text(result.final), final, result.failures_text(), auc)
+                final, auc = result.text("final", "mean"), result.text("auc", "mean")
+                scores = (result.text("final"), final, result.failures_text(), auc)
                 rows.append((env, name, str(len(result.seeds)), *scores, silent))
                 by_name[env, name] = result
                 if settings not in suite.LARGE_MINIBATCHES:
@@ -458,7 +458,7 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
                 answers.append(is_less(ratios, [1.0]))
                 answers.append(is_less(memory["grpo"], memory["ppo"]))
             r = run_with(results, algo, env)
-            scores = [r.text(r.final, "mean"), *r.threshold_texts()] if r else [""] * 3
+            scores = [r.text("final", "mean"), *r.threshold_texts()] if r else [""] * 3
             ratio = f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
             costs = *cost_cells(here), f"{median(seconds[algo]):.1f}", ratio
             rows.append((env, display(algo), *costs, *scores))

@@ -92,8 +92,8 @@ def parts(runs: Runs) -> Iterator[Block]:
     yield from left_out(verdicts)
     rows = [
         (
-            *(env, variant, str(len(result.seeds)), result.text(result.final)),
-            *(result.failures_text(), result.text(result.auc, "mean")),
+            *(env, variant, str(len(result.seeds)), result.text("final")),
+            *(result.failures_text(), result.text("auc", "mean")),
             *(text_of(verdicts, (env, variant, m), result) for m in MEASURES),
         )
         for env, here in runs.items()
@@ -131,8 +131,8 @@ def beside_peer(results: Sequence[Result]) -> Iterator[Block]:
                 verdicts = [decision_text(v, result.spec) for v in mine] or ["", ""]
                 rows.append(
                     (
-                        *(env, name, str(len(result.seeds)), result.text(result.final)),
-                        *(result.failures_text(), result.text(result.auc, "mean"), *verdicts),
+                        *(env, name, str(len(result.seeds)), result.text("final")),
+                        *(result.failures_text(), result.text("auc", "mean"), *verdicts),
                     )
                 )
     if rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import POINTS
-from manyseeds.record import plural
+from manyseeds.record import DONE, plural, read_json
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate, Floats, Parity
@@ -46,6 +46,7 @@ from manyseeds.worth import (
     worths_of,
 )
 
+EPISODES = "episodes.parquet"
 FEWEST = 10  # seeds a side of a verdict by a single test
 FLOOR = 0.9  # normalised score that is the bar of a failure where there is no threshold
 
@@ -223,13 +224,59 @@ class Result:
         median = f"{np.median(there):,.0f}" if len(there) else "never"
         return median, f"{len(there)} of {len(self.seeds)}"
 
-    def estimate(self, values: Floats, statistic: stats.Statistic = "iqm") -> Estimate:
-        """Of a value per seed, `final` or `auc`."""
-        return stats.estimate(values, statistic, imputed=bool(self.unscored))
+    def estimate(self, measure: str, statistic: stats.Statistic = "iqm") -> Estimate:
+        """Of a value per seed, `final`, `sampled` or `auc`. The interval is over seeds and starts,
+        where the returns of single episodes are stored; otherwise over seeds alone."""
+        values: Floats = getattr(self, measure)
+        found = stats.estimate(values, statistic, imputed=bool(self.unscored))
+        if found.equal or found.n < 2 or (starts := self.by_start(measure)) is None:
+            return found
+        return stats.over_starts(found, starts, statistic)
 
-    def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
+    def text(self, measure: str, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""
-        return self.estimate(values, statistic).text(self.digits)
+        return self.estimate(measure, statistic).text(self.digits)
+
+    def text_at(self, timesteps: int) -> str:
+        """The same of the mean after a number of timesteps."""
+        if timesteps == self.timesteps_requested:
+            return self.text("final", "mean")
+        return stats.estimate(self.score_at(timesteps), "mean").text(self.digits)
+
+    @cached_property
+    def episodes(self) -> pd.DataFrame | None:
+        """A row per episode of the evaluations; None where they are not stored."""
+        with reading(self.run.path):
+            kept = (read_json(part / DONE)["sha256"] for part in self.run.parts)
+            if self.exact or not all(EPISODES in files for files in kept):
+                return None
+        numbers = ("seed", "timestep", "episodes", "episode", "return")
+        rows = self.run.table(EPISODES, numbers, ("mode",))
+        return rows.drop_duplicates(["seed", "timestep", "mode", "episodes", "episode"])
+
+    def by_start(self, measure: str) -> Floats | None:
+        """`final`, `sampled` or `auc` by start state, `[S, E]`: all seeds have the same ones. The
+        means are those of the measure, also of a seed that has a failure score."""
+        rows = self.episodes
+        if rows is None:
+            return None
+        mode, whole = ("sampled" if measure == "sampled" else "greedy"), measure == "auc"
+        rows = rows[(rows["mode"] == mode) & rows["seed"].isin(self.seeds)]
+        lengths = rows["episodes"] == self.final_episodes
+        if whole:
+            lengths = rows["episodes"] == self.curve["episodes"].iloc[0]
+        rows = rows[lengths]
+        found = []
+        for _, of_seed in rows.groupby("seed"):
+            returns = of_seed.pivot(index="timestep", columns="episode", values="return")
+            curve = returns.to_numpy(dtype=np.float64)  # [K, E]
+            at = returns.index.to_numpy()
+            found.append(stats.area_under_curve(at, curve.T) if whole else curve[-1])
+        if len(found) != len(self.seeds) or len({len(x) for x in found}) > 1:
+            return None
+        starts = np.nan_to_num(np.stack(found), posinf=0.0, neginf=0.0)
+        values: Floats = getattr(self, measure)
+        return starts + (values - starts.mean(axis=1))[:, None]
 
 
 def load_result(run: StoredRun) -> Result:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from manyseeds import envs
-from manyseeds.benchmarks.store.results import Result
+from manyseeds import envs, stats
+from manyseeds.benchmarks.store.results import Result, load_result
+from manyseeds.benchmarks.store.stored import StoredRun, open_runs
+from manyseeds.digest import ROOT
 from manyseeds.worth import worth_of
 
 
@@ -42,6 +44,27 @@ def test_the_final_score_of_verdicts_is_the_mean_of_the_last_fifth() -> None:
     assert got.scores("final").tolist() == [18.0]
     assert got.scores("auc").tolist() == [10.0]
     assert result([9.0], [[1.0, 2.0, 3.0]], {}).scores("final").tolist() == [3.0]
+
+
+def test_intervals_of_ours_contain_the_luck_of_the_starts() -> None:
+    """On Pendulum the starts decide more than the seeds; SB3's runs do not know them."""
+    runs = {run.path.parts[-2]: run for run in open_runs(ROOT / "results") if is_plain(run)}
+    ours, theirs = load_result(runs["trpo"]), load_result(runs["sb3-trpo"])
+    for measure in ("final", "auc", "sampled"):
+        values = getattr(ours, measure)
+        starts = ours.by_start(measure)
+        assert starts is not None
+        assert starts.shape == (len(ours.seeds), 32 if measure == "auc" else 100)
+        np.testing.assert_allclose(starts.mean(1), values, rtol=1e-4)
+        alone, both = stats.estimate(values, "mean"), ours.estimate(measure, "mean")
+        assert both.value == alone.value
+        assert both.high - both.low > 3 * (alone.high - alone.low)
+        assert theirs.by_start(measure) is None
+        assert theirs.estimate(measure) == stats.estimate(getattr(theirs, measure))
+
+
+def is_plain(run: StoredRun) -> bool:
+    return run.path.parts[-3] == "Pendulum-v1" and run.config["total_timesteps"] == 100_000
 
 
 def test_a_score_at_the_threshold_reaches_it() -> None:

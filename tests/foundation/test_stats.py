@@ -204,6 +204,22 @@ def test_timesteps_to_threshold_by_hand() -> None:
     np.testing.assert_array_equal(reached, [np.nan, 300, 100, 0, np.nan, 200, np.nan])
 
 
+def test_an_interval_over_starts_has_the_variances_of_both() -> None:
+    """Seeds alone are nearly sure here; the 20 starts are not, and none of their luck averages."""
+    rng = np.random.default_rng(0)
+    of_seeds, of_starts = rng.normal(0, 0.1, (200, 1)), rng.normal(0, 1, (1, 20))
+    values = of_seeds + of_starts
+    for statistic in ("mean", "iqm"):
+        alone = estimate(values.mean(1), statistic)
+        both = stats.over_starts(alone, values, statistic)
+        assert both.value == alone.value
+        expected = 2 * 2.09 * (0.1**2 / 200 + np.var(of_starts, ddof=1) / 20) ** 0.5
+        assert both.high - both.low == pytest.approx(expected, rel=0.12)
+        assert both.high - both.low > 10 * (alone.high - alone.low)
+    same = stats.over_starts(estimate(values.mean(1)), np.repeat(values[:, :1], 20, 1), "mean")
+    assert same.high - same.low == pytest.approx(2 * 1.97 * 0.1 / 200**0.5, rel=0.2)
+
+
 def test_normalise() -> None:
     np.testing.assert_allclose(stats.normalise([22.1, 500, 261.05], 22.1, 500), [0, 1, 0.5])
     assert stats.normalise(-200, random=-200, reference=-100.8) == 0
