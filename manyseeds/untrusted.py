@@ -441,6 +441,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "final": {"greedy": FINAL, "sampled": FINAL},
         "diverged": {str: int},
         "timesteps_per_seed": int,
+        "total_seconds?": float,
         "threshold?": (float, None),
         "digits?": (int, None),
         "weights_sha256?": {str: str},

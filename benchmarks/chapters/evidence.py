@@ -42,6 +42,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
     OURS,
     SHOWN_LEVEL,
     Verdict,
+    seeds_to_decide,
 )
 from manyseeds.benchmarks.measurements import margins
 from manyseeds.benchmarks.measurements.error_rates import STORED
@@ -53,6 +54,7 @@ from manyseeds.benchmarks.store.results import (
     decision_text,
     p_text,
     parity_of,
+    side_of,
     verdict_text,
 )
 from manyseeds.benchmarks.store.stored import find_file, section_of
@@ -237,6 +239,7 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     ]
     table = Table("all-verdicts", ALL, rows)
     yield folded_if_long("Every difference with its interval and p", table)
+    yield from undecided(pairs)
     yield Heading("Together", level=3)
     yield Text(
         "Of the verdicts, at most 5% would differ (be better or worse) on average without any true "
@@ -246,6 +249,45 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     )
     together = [together_row(verdicts(pairs, x), name) for x, name in MEASURES.items()]
     yield Table("verdicts-together", TOGETHER, together)
+
+
+def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
+    """What would decide the verdicts that are not: more seeds of SB3's, and what they cost."""
+    rows = []
+    for pair, (measure, name) in product(pairs, MEASURES.items()):
+        verdict = pair.verdict(measure)
+        if verdict is None or verdict.decided or pair.ours is None or pair.sb3 is None:
+            continue
+        sides = [side_of(result, measure) for result in pair.headline]
+        if not all(sides):
+            continue
+        ours, theirs = (side for side in sides if side)
+        n = seeds_to_decide(ours, theirs, verdict.parity.margin, measure == "final")
+        have, cost = pair.sb3.first_seeds, seconds_per_seed(pair.sb3)
+        more = max(n - have, 0) if n else 0
+        rows.append(
+            (
+                *(f"{pair.env}, {display(pair.algo)}", name, f"{len(pair.ours.seeds)} and {have}"),
+                f"{n:,}" if n else "more than 1,000",
+                f"{more * cost / 60:,.0f}" if n and math.isfinite(cost) else "",
+            )
+        )
+    if not rows:
+        return
+    yield Heading("What would decide the others", level=3)
+    yield Text(
+        "The seeds of SB3's with which the undecided verdicts could become equivalent with "
+        f"{OURS} of ours, if means and variances stayed as they are, and the "
+        f"minutes of a core that these take. The rule ends at {LOOKS[-1]}."
+    )
+    columns = ("runs", "measure", "seeds", "of SB3's to decide", "core minutes")
+    yield folded_if_long("Undecided", Table("verdicts-undecided", columns, rows))
+
+
+def seconds_per_seed(result: Result) -> float:
+    """What a seed took, in seconds of a core; NaN where that is not stored."""
+    took = sum(part.get("total_seconds", math.nan) for part in result.run.summaries)
+    return took / sum(len(part["seeds"]) for part in result.run.summaries)
 
 
 def expected_verdicts(stored: dict[str, Any], found: Sequence[Pair]) -> Iterator[Block]:

@@ -160,6 +160,25 @@ def fail_alike(failures: tuple[int, int], sizes: tuple[int, int]) -> bool:
     return -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN
 
 
+def seeds_to_decide(
+    ours: Side, theirs: Side, margin: float, by_failures: bool, most: int = 1000
+) -> int | None:
+    """The seeds of SB3's with which equivalence could be said, if means and variances stayed as
+    they are and ours had OURS: at a look, or more than the last one; None beyond `most`."""
+    one, other = (np.var(side.scores, ddof=1) for side in (ours, theirs))
+    z = NormalDist().inv_cdf(1 - LEVELS.equivalent / 2)
+    room = (margin - abs(ours.scores.mean() - theirs.scores.mean())) / z
+    left = room**2 - one / OURS if room > 0 else 0.0
+    if left <= other / most:
+        return None
+    shares = [float((side.scores < FAILED).mean()) for side in (ours, theirs)]
+    for n in range(max(math.ceil(other / left), LOOKS[0]), most + 1):
+        failures = round(shares[0] * OURS), round(shares[1] * n)
+        if not by_failures or fail_alike(failures, (OURS, n)):
+            return next((look for look in LOOKS if look >= n), n)
+    return None
+
+
 # ---- Margins --------------------------------------------------------------------------------
 
 

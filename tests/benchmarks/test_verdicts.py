@@ -298,3 +298,21 @@ def test_claims_of_the_published_simulation() -> None:
     for name in ("error-rates-alike", "error-rates-apart", "error-rates-coverage"):
         published = pd.read_csv(ROOT / f"results/tables/{name}.csv", dtype=str, header=None)
         assert rows[name] == published.to_numpy().tolist()[1:]
+
+
+def test_how_many_seeds_would_decide() -> None:
+    """By the width of the interval, at a look; failures need more, and some need too many."""
+    ours, theirs = side(scores(0.95, 0.06, 30, 0)), side(scores(0.95, 0.06, 30, 1))
+    found = [
+        verdicts.seeds_to_decide(ours, theirs, margin, by_failures)
+        for margin, by_failures in ((0.05, False), (0.05, True), (0.03, False), (0.005, False))
+    ]
+    assert found == [30, 60, 30, None]
+    n = verdicts.seeds_to_decide(ours, theirs, 0.015, False)
+    assert n
+    assert n > LOOKS[-1]
+    d = abs(ours.scores.mean() - theirs.scores.mean())
+    of_ours, of_theirs = (np.var(x.scores, ddof=1) for x in (ours, theirs))
+    widths = [2.0537 * (of_ours / 300 + of_theirs / k) ** 0.5 for k in (n - 1, n)]
+    assert d + widths[1] <= 0.015 < d + widths[0]
+    assert verdicts.seeds_to_decide(ours, side(theirs.scores - 0.2), 0.05, False) is None
