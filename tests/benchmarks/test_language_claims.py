@@ -201,7 +201,7 @@ def test_the_axis_is_the_square_root_of_the_kl(tmp_path: Path) -> None:
 def test_a_verdict_on_trl_is_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: float, word: str
 ) -> None:
-    monkeypatch.setattr(chapter_results, "LOOKS", (SEEDS,))
+    monkeypatch.setattr(chapter_results, "FEWEST", SEEDS)
     ours, theirs = (
         method(tmp_path, "grpo", "addition", {}, {"pass@1": (0.3, x)}) for x in (end, 0.4)
     )

@@ -98,7 +98,7 @@ def stored(
 def test_a_store_of_language_models_alone_has_a_report(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chapter_results, "LOOKS", (SEEDS,))
+    monkeypatch.setattr(chapter_results, "FEWEST", SEEDS)
     measured = {"cpu": "x"}
     speed = {"samples_per_s": {"manyseeds": 20.0, "trl": 10.0}, "ratio": 2.0, "ratio_low": 1.5}
     speed |= {"ratio_high": 2.5, "repeats": 3, "command": "python a", "machine": measured}

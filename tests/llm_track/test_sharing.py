@@ -180,7 +180,7 @@ def test_the_card_of_a_language_model(
         part = RunFolder.of(config, "trl-grpo").path / part_name([seed])
         theirs = LanguageRun(config, [seed], part, "trl-grpo", "trl")
         carry_out(config, METHODS["grpo"].train, theirs)
-    monkeypatch.setattr(chapter_results, "LOOKS", (3,))
+    monkeypatch.setattr(chapter_results, "FEWEST", 3)
     folder = tmp_path / "out"
     assert run_export(run, "--hub", folder) == 0
     card = ModelCard.load(folder / "README.md")
