@@ -233,9 +233,8 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
             row |= {"timesteps": r.timesteps, "failures": len(r.failures)}
             row |= {"diverged": len(r.diverged), "reached_threshold": np.isfinite(r.reached).sum()}
             for measure in ("final", "sampled", "auc"):
-                values = getattr(r, measure)
                 for statistic in ("iqm", "mean"):
-                    e = stats.estimate(values, statistic)  # type: ignore[arg-type]
+                    e = r.estimate(measure, statistic)  # type: ignore[arg-type]
                     name = f"{measure}_{statistic}"
                     row |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high}
             per_run.append(row)
