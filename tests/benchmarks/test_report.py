@@ -929,3 +929,12 @@ def test_revised_verdicts_are_those_of_fresh_seeds(tmp_path: Path, monkeypatch: 
     assert "| worse -0.1 | inconclusive -0.01 | " in rows[0]
     assert "| equivalent +0.000 [" in rows[0]
     assert "| learning speed (AUC) |" in rows[1]
+
+
+def test_no_published_figure_has_markup_in_its_text() -> None:
+    """Such as Matplotlib's `$\\mathdefault{10^2}$`."""
+    figures = [*(ROOT / "results" / "plots").glob("*.svg")]
+    assert len(figures) > 20
+    texts = [x for figure in figures for x in re.findall(r">([^<>]+)</text>", figure.read_text())]
+    assert len(texts) > 500
+    assert not [text for text in texts if "$" in text or "\\" in text]

@@ -64,8 +64,8 @@ def plant_store(results: Path) -> None:
     group["prompt"] = group["answer"] = group["completions"][0]["tokens"][0] = HOSTILE
     stored["groups"][HOSTILE], stored["command"] = group, HOSTILE
     write_json(results / grpo.FILE, stored)
-    plant(results, "ppo", around(490.0), middle=250.0)
-    plant(results, "sb3-ppo", around(480.0), middle=200.0)
+    plant(results, "ppo", around(490.0, 30), middle=250.0)
+    plant(results, "sb3-ppo", around(480.0, 30), middle=200.0)
     plant(results, "a2c", around(450.0), diverged={3: 500})
     plant(results, "reinforce", around(300.0))
     plant(results, "ppo", around(-200.0), env=PENDULUM, middle=-600.0)

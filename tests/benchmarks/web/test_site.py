@@ -84,7 +84,7 @@ def test_numbers_are_those_of_the_report(site: Path, monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(runs["ppo"]["iqm"]["y"], line.y, rtol=1e-5)
     np.testing.assert_allclose(runs["ppo"]["iqm"]["high"], np.asarray(line.high), rtol=1e-5)
     assert runs["ppo"]["final"] == [f"{score:.1f}" for score in ppo.final]
-    assert np.shape(runs["ppo"]["curves"]) == (10, 3)
+    assert np.shape(runs["ppo"]["curves"]) == (30, 3)
     assert (runs["a2c"]["worst"], runs["a2c"]["diverged"]) == (3, {"3": 500})
     speeds, _ = overview.speeds(store)
     assert 0 < max(speed.width for speed in speeds) < 100  # the longest interval ends at 100
