@@ -422,7 +422,7 @@ def test_broken_control_runs(tmp_path: Path, capsys: Output, monkeypatch: Patch)
     rows = table((tmp_path / page_name("CartPole-v1")).read_text(), "Scores")
     (row,) = (r for r in rows if r["algorithm"].startswith("PPO<br>"))
     assert side(row, FINAL) == "480.0 [480.0, 480.0]"
-    assert row["against SB3"].startswith("none (needs 10 seeds")
+    assert row["AUC against SB3"].startswith("none (needs 30 seeds")
     assert 0.4 * len(found) < len(left_out) < len(found)
     assert not any(f"{good}/" in line for line in left_out for good in (sb3, run))
 
