@@ -262,7 +262,7 @@ def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
         if not all(sides):
             continue
         ours, theirs = (side for side in sides if side)
-        n = seeds_to_decide(ours, theirs, verdict.parity.margin, measure == "final")
+        n = seeds_to_decide(ours, theirs, verdict.parity.margin)
         have, cost = pair.sb3.first_seeds, seconds_per_seed(pair.sb3)
         more = max(n - have, 0) if n else 0
         rows.append(

@@ -6,13 +6,15 @@ and 100 seeds of SB3's, whose seeds are dear, and with all of ours up to OURS, w
 
     better, worse   the 99% interval of the difference of means excludes 0, and the permutation test
                     agrees at 1%
-    equivalent      the 96% interval lies within the margin of the environment; by the final score
-                    the 95% interval of the difference of the failure rates, shares of scores
-                    below FAILED, lies within FAILURE_MARGIN, too
+    equivalent      the 96% interval lies within the margin of the environment, there are
+                    EQUIVALENT_FROM seeds of SB3's, and the 95% interval of the difference of the
+                    shares of seeds that end below FAILED lies within FAILURE_MARGIN; a difference
+                    within the margin is neither better nor worse
     ceiling         the same by the final score, where SB3's algorithm and another of SB3's are as
                     alike within MARGIN_LEAST: that ours is equivalent then says nothing
 
-The first look that decides is the verdict; no seeds are added after it. `benchmarks/error_rates.py`
+The first look that decides is the verdict; no seeds of SB3's are added after it. It is final when
+ours has the seeds that the suite states. `benchmarks/error_rates.py`
 simulates the rule: each word is wrong in at most 5% of cases over all looks (Pocock 1977, "Group
 sequential methods in the design and analysis of clinical trials"). For that an interval has to
 know both sides' shapes (`one_shape` of stats.parity): with the plain bootstrap, skewed scores that
@@ -47,6 +49,7 @@ LEVELS = Levels(differs=0.01, equivalent=0.04)  # at each look, two-sided
 LAST_SHARE = 0.2  # of training: five evaluations, at its beginning and later
 SHOWN_LEVEL = f"{1 - LEVELS.equivalent:.0%}"  # of the intervals of verdicts
 FAILED = 0.75  # normalised final score below which a seed counts as failed
+EQUIVALENT_FROM = 60  # seeds of SB3's: of 30 without a failure one in ten may fail
 FAILURE_MARGIN = 0.1  # of the difference of failure rates
 RESAMPLES = 100_000  # so that hardly any word depends on their seed
 MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
@@ -84,10 +87,11 @@ class Side:
     """The seeds of one side, in their order."""
 
     scores: Floats  # [S], normalised
+    failed: Flags  # [S], whether the final score is below FAILED
     imputed: Flags  # [S]; no score of its own, but a failure score
 
     def first(self, n: int) -> Side:
-        return Side(self.scores[:n], self.imputed[:n])
+        return Side(self.scores[:n], self.failed[:n], self.imputed[:n])
 
 
 @dataclass(frozen=True)
@@ -108,14 +112,10 @@ def decide(
     ours: Side,
     theirs: Side,
     margin: float = MARGIN,
-    by_failures: bool = False,
     at_ceiling: bool = False,
 ) -> Verdict | None:
-    """The verdict on two sides; None before the first look.
-
-    by_failures: equivalence is judged by the failure rates, too. at_ceiling: equivalence says
-    nothing here.
-    """
+    """The verdict on two sides; None before the first look. at_ceiling: equivalence says nothing
+    here."""
     ours = ours.first(OURS)
     found: Verdict | None = None
     for i, look in enumerate(LOOKS):
@@ -133,7 +133,7 @@ def decide(
             one_shape=True,
             resamples=RESAMPLES,
         )
-        parity = replace(parity, word=word_of(parity.word, sides, by_failures, at_ceiling))
+        parity = replace(parity, word=word_of(parity, sides, at_ceiling))
         undecided = parity.word == "undecided"
         due = LOOKS[i + 1] if undecided and look < LOOKS[-1] else None
         found = Verdict(parity, len(ours.scores), look, due)
@@ -142,27 +142,23 @@ def decide(
     return found
 
 
-def word_of(word: Word, sides: tuple[Side, Side], by_failures: bool, at_ceiling: bool) -> Word:
+def word_of(parity: Parity, sides: tuple[Side, Side], at_ceiling: bool) -> Word:
     """The word of the rule for that of a single look. Equal scores are equivalent, too."""
-    if word not in ("equivalent", "saturated"):
-        return word
-    if by_failures:
-        ours, theirs = (int((side.scores < FAILED).sum()) for side in sides)
-        sizes = len(sides[0].scores), len(sides[1].scores)
-        if not fail_alike((ours, theirs), sizes):
-            return "undecided"
+    if parity.word not in ("equivalent", "saturated"):
+        return parity.word
+    ours, theirs = (int(side.failed.sum()) for side in sides)
+    if not may_be_equivalent((ours, theirs), (len(sides[0].scores), len(sides[1].scores))):
+        return "undecided"
     return "ceiling" if at_ceiling else "equivalent"
 
 
-def fail_alike(failures: tuple[int, int], sizes: tuple[int, int]) -> bool:
-    """Whether failure rates are equivalent."""
+def may_be_equivalent(failures: tuple[int, int], sizes: tuple[int, int]) -> bool:
+    """Whether there are seeds enough of SB3's, and the failure rates are equivalent."""
     low, high = stats.failure_difference(failures, sizes)
-    return -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN
+    return sizes[1] >= EQUIVALENT_FROM and -FAILURE_MARGIN <= low <= high <= FAILURE_MARGIN
 
 
-def seeds_to_decide(
-    ours: Side, theirs: Side, margin: float, by_failures: bool, most: int = 1000
-) -> int | None:
+def seeds_to_decide(ours: Side, theirs: Side, margin: float, most: int = 1000) -> int | None:
     """The seeds of SB3's with which equivalence could be said, if means and variances stayed as
     they are and ours had OURS: at a look, or more than the last one; None beyond `most`."""
     one, other = (np.var(side.scores, ddof=1) for side in (ours, theirs))
@@ -171,10 +167,10 @@ def seeds_to_decide(
     left = room**2 - one / OURS if room > 0 else 0.0
     if left <= other / most:
         return None
-    shares = [float((side.scores < FAILED).mean()) for side in (ours, theirs)]
-    for n in range(max(math.ceil(other / left), LOOKS[0]), most + 1):
+    shares = [float(side.failed.mean()) for side in (ours, theirs)]
+    for n in range(max(math.ceil(other / left), EQUIVALENT_FROM), most + 1):
         failures = round(shares[0] * OURS), round(shares[1] * n)
-        if not by_failures or fail_alike(failures, (OURS, n)):
+        if may_be_equivalent(failures, (OURS, n)):
             return next((look for look in LOOKS if look >= n), n)
     return None
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -36,7 +36,8 @@ from manyseeds.benchmarks.experiments.verdicts import (
     MARGIN,
     OURS,
     STATED,
-    fail_alike,
+    Flags,
+    may_be_equivalent,
 )
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.benchmarks.store.comparison import Pair, pairs
@@ -68,7 +69,17 @@ STORED: dict[str, Any] = {  # the file
 }
 
 
-Draw = Callable[[Generator, tuple[int, int]], Floats]
+class Sample(NamedTuple):
+    """Seeds of one side of T comparisons."""
+
+    scores: Floats  # [T, n], normalised
+    failed: Flags  # [T, n], whether the final score is a failure
+
+    def some(self, rows: Any, n: int) -> Sample:
+        return Sample(self.scores[rows, :n], self.failed[rows, :n])
+
+
+Draw = Callable[[Generator, tuple[int, int]], Sample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,33 +94,42 @@ class Config(ScriptConfig):
 # Normalised scores [T, n]. Sides that differ do so by MARGIN on average.
 
 
-def normal(rng: Generator, shape: tuple[int, int]) -> Floats:
-    return rng.normal(0.9, 0.1, shape)
+def with_failures(scores: Floats) -> Sample:
+    return Sample(scores, scores < FAILED)
 
 
-def heavy_tailed(rng: Generator, shape: tuple[int, int]) -> Floats:
+def normal(rng: Generator, shape: tuple[int, int]) -> Sample:
+    return with_failures(rng.normal(0.9, 0.1, shape))
+
+
+def heavy_tailed(rng: Generator, shape: tuple[int, int]) -> Sample:
     """Student's t with 3 degrees of freedom."""
-    return 0.9 + 0.06 * rng.standard_t(3, shape)
+    return with_failures(0.9 + 0.06 * rng.standard_t(3, shape))
 
 
-def skewed(rng: Generator, shape: tuple[int, int]) -> Floats:
+def skewed(rng: Generator, shape: tuple[int, int]) -> Sample:
     """Most at the top, some far below it."""
-    return 1 - rng.exponential(0.1, shape)
+    return with_failures(1 - rng.exponential(0.1, shape))
 
 
 def bimodal(
     rng: Generator, shape: tuple[int, int], failing: float, score: float = 0.5, noise: float = 0.0
-) -> Floats:
+) -> Sample:
     """1, or `score` for the seeds that fail; noise: normal, beside it."""
-    return np.where(rng.random(shape) < failing, score, 1.0) + noise * rng.standard_normal(shape)
+    failed = rng.random(shape) < failing
+    return Sample(np.where(failed, score, 1.0) + noise * rng.standard_normal(shape), failed)
 
 
-def resampled(rng: Generator, shape: tuple[int, int], scores: Floats) -> Floats:
-    return rng.choice(scores, shape)
+def resampled(rng: Generator, shape: tuple[int, int], known: Sample) -> Sample:
+    """Of the seeds of runs, [n]."""
+    chosen = rng.integers(0, len(known.scores), shape)
+    return Sample(known.scores[chosen], known.failed[chosen])
 
 
-def shifted(rng: Generator, shape: tuple[int, int], draw: Draw, by: float) -> Floats:
-    return draw(rng, shape) + by
+def shifted(rng: Generator, shape: tuple[int, int], draw: Draw, by: float) -> Sample:
+    """Whatever fails still does, and nothing else."""
+    found = draw(rng, shape)
+    return found._replace(scores=found.scores + by)
 
 
 def distributions() -> tuple[dict[str, Draw], dict[str, tuple[Draw, Draw]]]:
@@ -153,12 +173,13 @@ def cells(results: Path = PUBLISHED) -> list[Pair]:
     return [pair for pair in pairs([load_result(run) for run in control]) if pair.verdict("auc")]
 
 
-def shape_of(pair: Pair, measure: str) -> Floats:
-    """The normalised scores of both sides of a pair together, each moved to the mean of all, so
-    that a difference between them is none of the distribution."""
-    known = [side.scores for result in pair.headline if (side := side_of(result, measure))]
-    middle = np.concatenate(known).mean()
-    return np.concatenate([scores - scores.mean() + middle for scores in known])
+def shape_of(pair: Pair, measure: str) -> Sample:
+    """The normalised scores of both sides of a pair together, [n], each moved to the mean of all,
+    so that a difference between them is none of the distribution."""
+    known = [side for result in pair.headline if (side := side_of(result, measure))]
+    middle = np.concatenate([side.scores for side in known]).mean()
+    moved = [side.scores - side.scores.mean() + middle for side in known]
+    return Sample(np.concatenate(moved), np.concatenate([side.failed for side in known]))
 
 
 # ---- Intervals and p of many samples --------------------------------------------------------
@@ -192,16 +213,16 @@ def deviation_weights(sizes: tuple[int, int]) -> Floats:
     return found
 
 
-def looked_at(ours: Floats, theirs: Floats, margin: float, by_failures: bool) -> np.ndarray:
-    """The words for samples of both sides, [T, n] and [T, m], at one look: [T]."""
-    sizes = ours.shape[1], theirs.shape[1]
-    alike = cache(fail_alike)
+def looked_at(ours: Sample, theirs: Sample, margin: float) -> np.ndarray:
+    """The words for samples of both sides at one look: [T]."""
+    sizes = ours.scores.shape[1], theirs.scores.shape[1]
+    may_be = cache(may_be_equivalent)
     n = min(sizes)
     tails = [stats.expanded_tail(n, 1 - x) for x in (LEVELS.equivalent, LEVELS.differs)]
     ends = [x for tail in tails for x in (tail, 1 - tail)]
     words: list[str] = []
-    for i in range(0, len(ours), CHUNK):
-        x, y = ours[i : i + CHUNK], theirs[i : i + CHUNK]
+    for i in range(0, len(ours.scores), CHUNK):
+        x, y = (side.scores[i : i + CHUNK] for side in (ours, theirs))
         d = x @ weights(sizes[0], 0) - y @ weights(sizes[1], 1)
         quantiles = np.quantile(d, ends, axis=1, overwrite_input=True).T
         means = [side.mean(1, keepdims=True) for side in (x, y)]
@@ -215,27 +236,26 @@ def looked_at(ours: Floats, theirs: Floats, margin: float, by_failures: bool) ->
         extreme = (np.abs(both @ splits(*sizes)) >= bar[:, None]).sum(1)
         p = (extreme + 1) / (RESAMPLES + 1)
         same = np.ptp(both, axis=1) == 0
-        failures = zip(*((side < FAILED).sum(1).tolist() for side in (x, y)), strict=True)
+        failures = zip(
+            *(side.failed[i : i + CHUNK].sum(1).tolist() for side in (ours, theirs)), strict=True
+        )
         for ends_, p_, same_, failed in zip(quantiles, p, same, failures, strict=True):
             inner, outer = (ends_[0], ends_[1]), (ends_[2], ends_[3])
             word: str = stats.word_of(inner, outer, p_, n, margin, LEVELS.differs, same_)
             if word in ("equivalent", "saturated"):
-                counts = not by_failures or alike(failed, sizes)
-                word = "equivalent" if counts else "undecided"
+                word = "equivalent" if may_be(failed, sizes) else "undecided"
             words.append(word)
     return np.array(words)
 
 
-def decided(
-    ours: Floats, theirs: Floats, margin: float = MARGIN, by_failures: bool = True
-) -> tuple[np.ndarray, Floats]:
+def decided(ours: Sample, theirs: Sample, margin: float = MARGIN) -> tuple[np.ndarray, Floats]:
     """The words by the rule, [T], and how many seeds of SB3's were looked at, [T]."""
-    T = len(ours)
+    T = len(ours.scores)
     words = np.full(T, "undecided", dtype="<U10")
     used = np.full(T, LOOKS[-1], dtype=np.float64)
     going = np.arange(T)
     for look in LOOKS:
-        found = looked_at(ours[going, :OURS], theirs[going, :look], margin, by_failures)
+        found = looked_at(ours.some(going, OURS), theirs.some(going, look), margin)
         words[going] = found
         ended = found != "undecided"
         used[going[ended]] = look
@@ -249,12 +269,12 @@ def decided(
 
 
 def verdict_rates(
-    ours: Draw, theirs: Draw, samples: int, margin: float = MARGIN, by_failures: bool = True
+    ours: Draw, theirs: Draw, samples: int, margin: float = MARGIN
 ) -> dict[str, float]:
     """How often each word is the verdict, and the mean number of SB3's seeds."""
     rng = np.random.default_rng(0)
     sides = ours(rng, (samples, OURS)), theirs(rng, (samples, LOOKS[-1]))
-    words, used = decided(*sides, margin, by_failures)
+    words, used = decided(*sides, margin)
     return {**{kind: float((words == kind).mean()) for kind in KINDS}, "seeds": float(used.mean())}
 
 
@@ -262,8 +282,8 @@ def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
     """The rates of a pair's own distribution: of sides that are alike, that differ by the margin,
     and by twice the margin. The worse one of ours and SB3's being lower."""
     margin = STATED[measure].get(pair.env, MARGIN)
-    draw = partial(resampled, scores=shape_of(pair, measure))
-    rates = partial(verdict_rates, samples=samples, margin=margin, by_failures=measure == "final")
+    draw = partial(resampled, known=shape_of(pair, measure))
+    rates = partial(verdict_rates, samples=samples, margin=margin)
     found: dict[str, Any] = {"margin": margin, "alike": rates(draw, draw)}
     for name, by in (("apart", margin), ("power", 2 * margin)):
         lower: Draw = partial(shifted, draw=draw, by=-by)
@@ -275,14 +295,14 @@ def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
 def coverage(draw: Draw, statistic: stats.Statistic, samples: int) -> list[float]:
     """How often 95% intervals of COVERED seeds contain the statistic's limit."""
     rng = np.random.default_rng(1)
-    many = draw(rng, (TRUE_DRAWS // 1000, 1000))
+    many = draw(rng, (TRUE_DRAWS // 1000, 1000)).scores
     # The limit of the IQM is that of large samples.
     true = float(many.mean() if statistic == "mean" else stats.iqm(many.ravel()))
     found = []
     for n in COVERED:
         inside = [
             e.low - 1e-12 <= true <= e.high + 1e-12
-            for e in (stats.estimate(x, statistic) for x in draw(rng, (samples, n)))
+            for e in (stats.estimate(x, statistic) for x in draw(rng, (samples, n)).scores)
         ]
         found.append(float(np.mean(inside)))
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from manyseeds import envs, stats
+from manyseeds import envs
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import SUITES, Cell
 from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH, Verdict

@@ -18,6 +18,7 @@ import pandas as pd
 from manyseeds import envs, plots, stats
 from manyseeds.benchmarks.experiments.verdicts import (
     CEILINGS,
+    FAILED,
     LAST_SHARE,
     LOOKS,
     MARGIN,
@@ -391,12 +392,9 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     one, other = side_of(ours, measure), side_of(theirs, measure)
     if one is None or other is None:
         return None
-    by_failures = measure == "final"
-    return decide(
-        *(one, other, STATED[measure].get(ours.spec.id, MARGIN)),
-        by_failures,
-        by_failures and ours.algo in CEILINGS.get(ours.spec.id, ()),
-    )
+    name = theirs.algo.removeprefix("sb3-")
+    at_ceiling = measure == "final" and name in CEILINGS.get(theirs.spec.id, ())
+    return decide(one, other, STATED[measure].get(ours.spec.id, MARGIN), at_ceiling)
 
 
 def side_of(result: Result, measure: str) -> Side | None:
@@ -407,8 +405,9 @@ def side_of(result: Result, measure: str) -> Side | None:
         return None
     seeds = result.seeds[: result.first_seeds]
     scores = result.scores(measure)[: len(seeds)]
+    failed = stats.normalise(result.late[: len(seeds)], random, reference) < FAILED
     imputed = np.array([result.worths[seed].score is None for seed in seeds])
-    return Side(stats.normalise(scores, random, reference), imputed)
+    return Side(stats.normalise(scores, random, reference), failed, imputed)
 
 
 def seeds_due(ours: Result, theirs: Result) -> int:

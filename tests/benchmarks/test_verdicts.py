@@ -17,6 +17,7 @@ from manyseeds.benchmarks.chapters.differences import difference_of
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.verdicts import LEVELS, LOOKS, Rivals, Side, decide
 from manyseeds.benchmarks.measurements import error_rates
+from manyseeds.benchmarks.measurements.error_rates import Sample
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats
 from tests.benchmarks.conftest import Output, tables_of
@@ -27,9 +28,11 @@ def scores(mean: float, sd: float, n: int, seed: int) -> Floats:
     return np.random.default_rng(seed).normal(mean, sd, n)
 
 
-def side(scores: Floats, imputed: int = 0) -> Side:
-    """Of which the last ones have no score of their own."""
-    return Side(scores, np.arange(len(scores)) >= len(scores) - imputed)
+def side(scores: Floats, imputed: int = 0, failed: int = 0) -> Side:
+    """Of which the last ones have no score of their own, and some, evenly, have failed."""
+    flags = np.zeros(len(scores), dtype=bool)
+    flags[np.linspace(0, len(scores) - 1, failed).astype(int)] = True
+    return Side(scores, flags, np.arange(len(scores)) >= len(scores) - imputed)
 
 
 def test_the_first_look_that_decides_is_the_verdict() -> None:
@@ -55,8 +58,9 @@ def test_looks_go_on_until_one_decides() -> None:
     assert decide(side(alike[0]), side(alike[1][:29])) is None
     assert decide(side(alike[0][:29]), side(alike[1])) is None
     for (ours, theirs), n, *expected in (
-        (alike, 30, "equivalent", 30, None),
-        (alike, 100, "equivalent", 30, None),
+        (alike, 30, "undecided", 30, 60),
+        (alike, 60, "equivalent", 60, None),
+        (alike, 100, "equivalent", 60, None),
         (wide, 59, "undecided", 30, 60),
         (wide, 60, "undecided", 60, 100),
         (wide, 120, "undecided", 100, None),
@@ -72,34 +76,29 @@ def test_failure_rates_decide_with_the_scores() -> None:
     ours, theirs = scores(0.9, 0.01, 300, 0), scores(0.9, 0.01, 100, 1)
 
     def word(n: int, failed: int, of_theirs: int = 0, **more: bool) -> tuple[str, int]:
-        a, b = ours.copy(), theirs[:n].copy()
-        for scores_, k in ((a, failed), (b, of_theirs)):
-            scores_[np.linspace(0, len(scores_) - 1, k).astype(int)] = verdicts.FAILED - 0.01
-        found = decide(side(a), side(b), by_failures=True, **more)
+        sides = side(ours, failed=failed), side(theirs[:n], failed=of_theirs)
+        found = decide(*sides, **more)
         assert found
         return found.parity.word, found.look
 
-    assert word(30, 0) == ("undecided", 30)
+    assert word(30, 0) == word(30, 15) == ("undecided", 30)
     assert word(60, 0) == ("equivalent", 60)
     assert word(60, 0, at_ceiling=True) == ("ceiling", 60)
     assert word(100, 60) == ("undecided", 100)  # 20% against 0
     assert word(60, 0, 6) == ("undecided", 60)
     assert word(60, 30, 6) == ("undecided", 60)  # 10% of both, but known too badly
-    assert decide(side(ours), side(theirs)).parity.word == "equivalent"  # type: ignore[union-attr]
-    apart = decide(side(ours), side(theirs - 0.5), by_failures=True, at_ceiling=True)
+    apart = decide(side(ours), side(theirs - 0.5), at_ceiling=True)
     assert apart
     assert apart.parity.word == "better"
 
 
 def test_equal_scores_are_equivalent_unless_one_is_imputed() -> None:
-    same = side(np.ones(60))
-    found = decide(same, same)
-    assert found
-    assert (found.parity.word, found.look) == ("equivalent", 30)
-    found = decide(same, side(np.ones(60), 1))
-    assert found
-    assert (found.parity.word, found.look) == ("equivalent", 30)  # not yet looked at
-    for sides in ((side(np.ones(60), 1), same), (same, side(np.ones(30), 1))):
+    same = side(np.ones(100))
+    for other, word in ((same, "equivalent"), (side(np.ones(100), 1), "equivalent")):
+        found = decide(same, other)
+        assert found
+        assert (found.parity.word, found.look) == (word, 60)  # the last one is not looked at
+    for sides in ((side(np.ones(60), 1), same), (same, side(np.ones(60), 1))):
         found = decide(*sides)
         assert found
         assert found.parity.word == "undecided"  # equal failure scores prove nothing
@@ -164,9 +163,13 @@ def test_the_stated_margins_are_those_that_were_computed() -> None:
 def test_the_simulation_stops_where_the_rule_does() -> None:
     """By the failure rates, too."""
     rng = np.random.default_rng(1)
-    a, b = rng.normal(0.9, 0.1, (40, 300)), rng.normal(0.87, 0.1, (40, 100))
-    words, used = error_rates.decided(a, b)
-    found = [decide(side(x), side(y), 0.05, True) for x, y in zip(a, b, strict=True)]
+    sides = [
+        Sample(rng.normal(mean, 0.06, (40, n)), rng.random((40, n)) < failing)
+        for mean, n, failing in ((0.9, 300, 0.0), (0.88, 100, 0.02))
+    ]
+    words, used = error_rates.decided(*sides)
+    rows = zip(*(zip(*x, strict=True) for x in sides), strict=True)
+    found = [decide(*(Side(x, f, f & False) for x, f in row)) for row in rows]
     assert np.mean([f.parity.word for f in found if f] == words) >= 0.9
     assert np.mean([f.look for f in found if f] == used) >= 0.9
     assert len(set(used)) > 1
@@ -179,12 +182,11 @@ def test_distributions_differ_by_what_they_say() -> None:
     for name, (ours, theirs) in apart.items():
         rng = np.random.default_rng(0)
         a, b = ours(rng, shape), theirs(rng, shape)
-        d = a.mean() - b.mean()
+        d = a.scores.mean() - b.scores.mean()
         sign = -1 if name.endswith("ours lower") else 1
         assert sign * d == pytest.approx(verdicts.MARGIN, abs=0.002), name
         if "fail" in name:
-            failed = [(x < verdicts.FAILED).mean() for x in (a, b)]
-            assert sign * (failed[1] - failed[0]) > 0.04
+            assert sign * (b.failed.mean() - a.failed.mean()) > 0.04
     assert set(alike) >= {"normal", "heavy tails", "skewed", "one in ten fails"}
 
 
@@ -233,9 +235,10 @@ def test_a_pair_has_the_shape_of_both_sides(tmp_path: Path) -> None:
         plant(tmp_path, algo, dict(enumerate(middle + np.linspace(-20, 20, 30))), middle=middle)
     (pair,) = error_rates.cells(tmp_path)
     known = error_rates.shape_of(pair, "final")
-    assert len(known) == 60
-    assert known[:30].mean() == pytest.approx(known[30:].mean())
-    assert np.ptp(known) == pytest.approx(40 / (500 - 22.1), rel=1e-3)
+    assert known.failed.sum() == 31  # all of SB3's, and the one of ours with 380
+    assert len(known.scores) == 60
+    assert known.scores[:30].mean() == pytest.approx(known.scores[30:].mean())
+    assert np.ptp(known.scores) == pytest.approx(40 / (500 - 22.1), rel=1e-3)
     rates = error_rates.cell_rates(pair, "final", 8)
     assert rates["margin"] == verdicts.STATED["final"]["CartPole-v1"]
     assert rates["power"]["better"] + rates["power"]["worse"] == 1
@@ -248,7 +251,7 @@ def ramp(middle: float) -> Side:
 def test_verdicts_together() -> None:
     """Strong evidence counts although nothing varies, with the sign of the difference."""
     worse, better = (decide(ramp(x), ramp(0.6)) for x in (0.4, 0.8))
-    same = decide(side(np.full(30, 0.6)), side(np.full(30, 0.6)))
+    same = decide(side(np.full(60, 0.6)), side(np.full(60, 0.6)))
     assert worse
     assert better
     assert same
@@ -261,7 +264,7 @@ def test_verdicts_together() -> None:
     assert evidence.together_row([same], "x")[-3:] == ("0 of 0", "-", "-")
     assert difference_of("x", better.parity).low > 0
     row = difference_of("a, b", same.parity)
-    assert (row.label, row.value, row.word, row.n) == ("a, b", 0, "equivalent", 30)
+    assert (row.label, row.value, row.word, row.n) == ("a, b", 0, "equivalent", 60)
     assert (row.low, row.high, row.margin) == (0, 0, 0.05)
     saturated = difference_of("x", stats.parity(np.ones(10), np.ones(10), 0, 1))
     assert np.isnan([saturated.low, saturated.high]).all()
@@ -303,16 +306,17 @@ def test_claims_of_the_published_simulation() -> None:
 def test_how_many_seeds_would_decide() -> None:
     """By the width of the interval, at a look; failures need more, and some need too many."""
     ours, theirs = side(scores(0.95, 0.06, 30, 0)), side(scores(0.95, 0.06, 30, 1))
-    found = [
-        verdicts.seeds_to_decide(ours, theirs, margin, by_failures)
-        for margin, by_failures in ((0.05, False), (0.05, True), (0.03, False), (0.005, False))
-    ]
-    assert found == [30, 60, 30, None]
-    n = verdicts.seeds_to_decide(ours, theirs, 0.015, False)
+    failing = side(ours.scores, failed=6), side(theirs.scores, failed=6)
+    assert verdicts.seeds_to_decide(ours, theirs, 0.05) == 60
+    more = verdicts.seeds_to_decide(*failing, 0.05)
+    assert more
+    assert more > 60
+    assert verdicts.seeds_to_decide(ours, theirs, 0.005) is None
+    n = verdicts.seeds_to_decide(ours, theirs, 0.015)
     assert n
     assert n > LOOKS[-1]
     d = abs(ours.scores.mean() - theirs.scores.mean())
     of_ours, of_theirs = (np.var(x.scores, ddof=1) for x in (ours, theirs))
     widths = [2.0537 * (of_ours / 300 + of_theirs / k) ** 0.5 for k in (n - 1, n)]
     assert d + widths[1] <= 0.015 < d + widths[0]
-    assert verdicts.seeds_to_decide(ours, side(theirs.scores - 0.2), 0.05, False) is None
+    assert verdicts.seeds_to_decide(ours, side(theirs.scores - 0.2), 0.05) is None
