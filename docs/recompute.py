@@ -32,6 +32,7 @@ def seeds(env: str, algo: str, run: str) -> pd.DataFrame:
     return pd.DataFrame({"final": final, "auc": auc, "end": end}).sort_index()
 
 
+failed = False
 for env, algo in (cell.split("/") for cell in CELLS.split()):
     row = scores[(scores["env"] == env) & (scores["algo"] == algo) & scores["headline"]].iloc[0]
     ours, theirs = (seeds(env, name, row["run"]) for name in (algo, f"sb3-{algo}"))
@@ -44,4 +45,6 @@ for env, algo in (cell.split("/") for cell in CELLS.split()):
         judged = judged[judged["measure"] == measure].iloc[0]
         d = ours[column].iloc[:300].mean() - theirs[column].iloc[: judged["look"]].mean()
         equal.append(np.isclose(d / (SCALES[env][1] - SCALES[env][0]), judged["difference"]))
+    failed |= not all(equal)
     print(env, algo, f"{ours['final'].mean():.1f}", "equal" if all(equal) else f"differs: {equal}")
+raise SystemExit(failed)

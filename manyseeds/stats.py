@@ -219,6 +219,8 @@ def over_starts(
     Statistics 1); the mean of a seed over starts is what the statistic is of.
     """
     S, E = values.shape
+    if min(S, E) < 2:
+        return found
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     seeds = rng.integers(0, S, (resamples, S))
     chosen = rng.integers(0, E, (resamples, E))

@@ -18,7 +18,7 @@ COLUMNS = (
     *("environment", "timesteps", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
     *("SAC's AUC against it", "SAC's final against it"),
 )
-WORDS = ("better", "worse", "equivalent", "saturated", "undecided")
+WORDS = ("better", "worse", "equivalent", "saturated", "undecided", "not judged")
 
 
 def section(found: Sequence[Pair]) -> Iterator[Block]:
@@ -29,6 +29,7 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
     for env in dict.fromkeys(pair.env for pair in found):
         sac = ours_of(by_cell.get((env, SAC)))
         rivals = rivals_of(by_cell, env) if sac else {}
+        rivals = {k: r for k, r in rivals.items() if sac and at_equal_budget(sac, r)}
         if not (sac and rivals):
             continue
         rows.append((*row(env, display(SAC), sac), "", ""))
@@ -43,8 +44,8 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
         yield Text(
             f"Is {display(SAC)} better than DQN? In "
             f"{plural(len(verdicts['final']), 'comparison')} at the same number of timesteps, by "
-            f"{counted}. DQN has the preset of rl-baselines3-zoo, also with the networks of "
-            f"{display(SAC)}; that is the best of two searches."
+            f"{counted}. DQN has the preset of rl-baselines3-zoo, and that with the networks of "
+            f"{display(SAC)}, whose own settings are the best of two searches."
         )
         yield Table("discrete-sac", COLUMNS, rows)
 
@@ -57,6 +58,10 @@ def rivals_of(by_cell: dict[tuple[str, str], Pair], env: str) -> dict[str, Resul
         runs = [r for r in (*rainbow.headline, *rainbow.others) if r.algo == "rainbow"]
         found["DQN, 64-64"] = next((r for r in runs if r.config == wanted), None)
     return {name: result for name, result in found.items() if result}
+
+
+def at_equal_budget(a: Result, b: Result) -> bool:
+    return a.timesteps_requested == b.timesteps_requested
 
 
 def ours_of(pair: Pair | None) -> Result | None:
@@ -72,6 +77,6 @@ def row(env: str, name: str, result: Result) -> tuple[str, ...]:
 
 def counts(measure: str, verdicts: Sequence[Parity | None]) -> str:
     """`final score it is better in 1 and worse in 2`: only what there is."""
-    words = [verdict.word if verdict else "undecided" for verdict in verdicts]
+    words = [verdict.word if verdict else "not judged" for verdict in verdicts]
     there = [f"{word} in {words.count(word)}" for word in WORDS if word in words]
     return f"{measure} it is {', '.join(there)}"

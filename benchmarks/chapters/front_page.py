@@ -209,7 +209,9 @@ def standing(pairs: Sequence[Pair]) -> Standing:
 
 def is_less(a: Floats, b: Floats) -> bool:
     """Whether the mean of a is shown to be less than that of b."""
-    if min(len(a), len(b)) < 2 or np.ptp(b) == np.ptp(a) == 0:
+    if min(len(a), len(b)) < 2:
+        return False
+    if np.ptp(b) == np.ptp(a) == 0:
         return bool(a.mean() < b.mean())
     return stats.parity(a, b, 0, 1).difference.high < 0
 

@@ -32,7 +32,14 @@ from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
 from manyseeds.benchmarks.measurements.library_details import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Result, decision, parity, parity_of, verdict_text
+from manyseeds.benchmarks.store.results import (
+    Result,
+    decision,
+    decision_text,
+    parity,
+    parity_of,
+    verdict_text,
+)
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.digest import ROOT
 from manyseeds.record import plural
@@ -81,7 +88,12 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
             if one == "manyseeds":
                 own = speed.setdefault(f"{display(algo)}, learning speed", {})
                 own[f"{env}, {NAMES[other]}"] = verdicts["auc"]
-            judgements = [verdict_text(verdict, a.spec) for verdict in verdicts.values()]
+            judgements = [
+                decision_text(decision(a, b, measure), a.spec)
+                if judge is by_rule
+                else verdict_text(verdict, a.spec)
+                for measure, verdict in verdicts.items()
+            ]
             pairs.append((env, display(algo), NAMES[one], NAMES[other], *judgements))
     baselines = ROOT / "benchmarks" / "baselines"
     files = (Link(NAMES[name], file=baselines / f"{name}_baseline.py") for name in SCRIPTS)

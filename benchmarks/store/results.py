@@ -239,9 +239,7 @@ class Result:
         return self.estimate(measure, statistic).text(self.digits)
 
     def text_at(self, timesteps: int) -> str:
-        """The same of the mean after a number of timesteps."""
-        if timesteps == self.timesteps_requested:
-            return self.text("final", "mean")
+        """The mean after a number of timesteps, with its interval over seeds alone."""
         return stats.estimate(self.score_at(timesteps), "mean").text(self.digits)
 
     @cached_property
@@ -275,7 +273,8 @@ class Result:
             found.append(stats.area_under_curve(at, curve.T) if whole else curve[-1])
         if len(found) != len(self.seeds) or len({len(x) for x in found}) > 1:
             return None
-        starts = np.nan_to_num(np.stack(found), posinf=0.0, neginf=0.0)
+        starts = np.stack(found)
+        starts = np.where(np.abs(starts) <= FLOAT32_MAX, starts, 0.0)
         values: Floats = getattr(self, measure)
         return starts + (values - starts.mean(axis=1))[:, None]
 
