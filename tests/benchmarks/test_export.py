@@ -107,11 +107,11 @@ def test_the_card_is_what_the_hub_reads(trained: Path, tmp_path: Path) -> None:
 
 def test_the_card_has_the_verdict(tmp_path: Path) -> None:
     """SB3's run of the very same settings; of another one there is none."""
-    ours = plant(tmp_path, "ppo", around(480.0, 30))
+    ours = plant(tmp_path, "ppo", around(480.0, 60))
     plant(tmp_path, "sb3-ppo", around(480.0, 60))
     card = export.card(find_and_open(str(ours.path)), [0, 1], tmp_path)
-    assert re.search(r"Against stable-baselines3: equivalent .*n=30 and 60 ", card)
-    assert "with seeds 0-29. Weights of seeds 0, 1 (in this order).\n" in card
+    assert re.search(r"Against stable-baselines3: equivalent .*n=60 and 60 ", card)
+    assert "with seeds 0-59. Weights of seeds 0, 1 (in this order).\n" in card
     assert "failures" not in card
     ill = plant(tmp_path, "ppo", around(480.0, 30), diverged={3: 64, 4: 9}, gamma=0.9)
     card = export.card(find_and_open(str(ill.path)), [0], tmp_path)
