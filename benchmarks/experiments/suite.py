@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
-from manyseeds.benchmarks.experiments.verdicts import LOOKS, OURS
+from manyseeds.benchmarks.experiments.verdicts import EQUIVALENT_FROM, LOOKS, OURS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import PACKAGE, ROOT, origin_of
 from manyseeds.record import RunFolder, plural, read_config
@@ -393,8 +393,12 @@ CONTROL = {  # the environments of each algorithm
     "reinforce": ABLATED,
     "grpo": (*ABLATED, "MountainCar-v0"),
 }
-# Seeds of ours: as many as verdicts count where one takes seconds of a core, 6 at most.
-SEEDS = {"ppo": OURS, "a2c": OURS, "trpo": OURS, "dqn": 60}  # others 30
+# Seeds of ours: as many as verdicts count where one takes seconds of a core, 6 at most; at least as
+# many as equivalence takes where SB3 has the algorithm; elsewhere 30.
+SEEDS = {
+    **dict.fromkeys(("ppo", "a2c", "trpo"), OURS),
+    **dict.fromkeys(("dqn", "sac", "td3", "ddpg"), EQUIVALENT_FROM),
+}
 WITH_SB3 = ("ppo", "a2c", "trpo", "dqn", "sac", "td3", "ddpg")
 TARGETS = {  # mean final scores
     ("ppo", "Acrobot-v1"): -85.0,
