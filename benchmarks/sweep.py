@@ -55,7 +55,7 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import check_committed, pack, plural, ranges
 
-WITHOUT_POLICIES = ("ablations",)  # suites whose policies would be as large as all the others
+WITHOUT_POLICIES = ("ablations", "rainbow")  # whose policies would be as large as all the others
 
 
 @dataclass(frozen=True, kw_only=True)
