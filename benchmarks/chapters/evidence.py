@@ -114,9 +114,10 @@ HOW_TO_READ = Items(
             " is a statistic over seeds with its 95% expanded-percentile bootstrap interval. The "
             "IQM is the mean of the middle half of the seeds; the mean weights all seeds equally. "
             "Intervals of our scores resample seeds and start states, which are the same for all "
-            "seeds: they say how the algorithm does from any starts. Most of the baselines' runs are "
-            "older and hold no returns of single episodes: their intervals, those of curves, of "
-            "scores at equal budgets and of differences are over seeds alone. Protocol and starts are the same, and the "
+            "seeds: they say how the algorithm does from any starts. Most of the baselines' runs "
+            "are older and hold no returns of single episodes: their intervals, those of curves, "
+            "of scores at equal budgets and of differences are over seeds alone. Protocol and "
+            "starts are the same, and the "
             "dynamics equal to rounding.",
         ),
         (
