@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.experiments.verdicts import (
+    LOOKS,
     STATED,
     Rivals,
     at_ceiling,
@@ -52,12 +53,13 @@ class Config(ScriptConfig):
 
 
 def rivals_on(env: str, found: Sequence[Pair], measure: str) -> list[Rivals]:
-    """All pairs of different algorithms of SB3's on an environment, the closest first."""
+    """All pairs of different algorithms of SB3's with enough seeds for a verdict on an environment,
+    the closest first."""
     sides = [pair.sb3 for pair in found if pair.env == env and pair.sb3]
     scores = {
         result.algo.removeprefix("sb3-"): side.scores
         for result in sides
-        if (side := side_of(result, measure))
+        if (side := side_of(result, measure)) and len(side.scores) >= LOOKS[0]
     }
     compared = (rivals(a, b, scores[a], scores[b]) for a, b in combinations(scores, 2))
     return sorted(compared, key=lambda pair: pair.least)
