@@ -145,7 +145,7 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
     value = {"value": 0.1, "std": 1.0, "kl": 0.1}
     tables: dict[str, Any] = {
         "command": "a",
-        "code": {"digest": "0" * 12, "commit": "c0ffee"},
+        "code": {"digest": "0" * 12, "commit": "c0ffee", "origins": []},
         "machine": {"cpu": "x"},
         "versions": {"torch": "1", "transformers": "2"},
         "sizes": {"K": 1, "V": 3, "T": 2, "G": 3, "completions": 7},
