@@ -27,6 +27,7 @@ def seeds(env: str, algo: str, run: str) -> pd.DataFrame:
     )
     at = curves.columns.to_numpy(dtype=float)
     auc = pd.Series(np.trapezoid(curves.to_numpy(), at) / at[-1], curves.index)
+    # An evaluation of the last fifth may be late by as long as an update takes.
     end = curves.loc[:, at >= 0.775 * at[-1]].mean(axis=1)
     final = rows[rows["episodes"] == 100].set_index("seed")["return_mean"]
     return pd.DataFrame({"final": final, "auc": auc, "end": end}).sort_index()

@@ -32,9 +32,8 @@ from manyseeds.benchmarks.chapters.differences import (
 )
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
-from manyseeds.benchmarks.store.comparison import MEASURES
+from manyseeds.benchmarks.store.comparison import MEASURES, run_of
 from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
-from manyseeds.cli import identity
 from manyseeds.record import plural
 from manyseeds.stats import Floats
 
@@ -237,17 +236,13 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
 
 def runs_of(ablation: Ablation, results: Sequence[Result]) -> Runs:
     """The runs of an ablation that there are."""
-    runs: Runs = {}
-    for env in ABLATION_ENVS:
-        own = (ablation.algo, env)
-        here = {r.run.path.name: r for r in results if (r.algo, r.spec.id) == own}
-        for line in ablation.lines:
-            for value in ablation.values_on(env):
-                cell = ablation.cell(env, line, value)
-                result = here.get(cell.folder().path.name)
-                if result is not None and result.config == identity(cell.config()):
-                    runs[env, line, value] = result
-    return runs
+    return {
+        (env, line, value): result
+        for env in ABLATION_ENVS
+        for line in ablation.lines
+        for value in ablation.values_on(env)
+        if (result := run_of(ablation.cell(env, line, value), results))
+    }
 
 
 def scores(ablation: Ablation, runs: Runs) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
 from manyseeds.benchmarks.experiments.suite import NO_PARTS, Cell
-from manyseeds.benchmarks.store.comparison import MEASURES, Pair
+from manyseeds.benchmarks.store.comparison import MEASURES, Pair, run_of
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
-from manyseeds.cli import identity
 from manyseeds.record import plural
 from manyseeds.stats import Parity
 
@@ -28,8 +27,7 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
     verdicts: dict[str, list[Parity | None]] = {measure: [] for measure in MEASURES}
     for env in dict.fromkeys(pair.env for pair in found):
         sac = ours_of(by_cell.get((env, SAC)))
-        rivals = rivals_of(by_cell, env) if sac else {}
-        rivals = {k: r for k, r in rivals.items() if sac and at_equal_budget(sac, r)}
+        rivals = rivals_of(by_cell, env, sac) if sac else {}
         if not (sac and rivals):
             continue
         rows.append((*row(env, display(SAC), sac), "", ""))
@@ -50,18 +48,15 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
         yield Table("discrete-sac", COLUMNS, rows)
 
 
-def rivals_of(by_cell: dict[tuple[str, str], Pair], env: str) -> dict[str, Result]:
-    """The runs of DQN on an environment: the preset's, and those with smaller networks."""
+def rivals_of(by_cell: dict[tuple[str, str], Pair], env: str, sac: Result) -> dict[str, Result]:
+    """The runs of DQN on an environment that have SAC's budget: the preset's, and those with
+    smaller networks."""
     found = {"DQN": ours_of(by_cell.get((env, "dqn")))}
     if rainbow := by_cell.get((env, "rainbow")):
-        wanted = identity(Cell("rainbow", env, 30, settings=NO_PARTS).config())
-        runs = [r for r in (*rainbow.headline, *rainbow.others) if r.algo == "rainbow"]
-        found["DQN, 64-64"] = next((r for r in runs if r.config == wanted), None)
-    return {name: result for name, result in found.items() if result}
-
-
-def at_equal_budget(a: Result, b: Result) -> bool:
-    return a.timesteps_requested == b.timesteps_requested
+        cell = Cell("rainbow", env, 30, settings=NO_PARTS)
+        found["DQN, 64-64"] = run_of(cell, [*rainbow.headline, *rainbow.others])
+    budget = sac.timesteps_requested
+    return {name: r for name, r in found.items() if r and r.timesteps_requested == budget}
 
 
 def ours_of(pair: Pair | None) -> Result | None:

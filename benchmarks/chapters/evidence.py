@@ -265,10 +265,9 @@ def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
         verdict = pair.verdict(measure)
         if verdict is None or verdict.decided or pair.ours is None or pair.sb3 is None:
             continue
-        sides = [side_of(result, measure) for result in pair.headline]
-        if not all(sides):
-            continue
-        ours, theirs = (side for side in sides if side)
+        ours, theirs = side_of(pair.ours, measure), side_of(pair.sb3, measure)
+        assert ours
+        assert theirs
         n = seeds_to_decide(ours, theirs, verdict.parity.margin)
         have, cost = pair.sb3.first_seeds, seconds_per_seed(pair.sb3)
         more = max(n - have, 0) if n else 0

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import discrete_sac, speed
 from manyseeds.benchmarks.chapters.blocks import (
@@ -40,6 +38,7 @@ from manyseeds.benchmarks.store.comparison import (
     is_stale,
 )
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.results import Result
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Floats
@@ -198,40 +197,34 @@ def standing(pairs: Sequence[Pair]) -> Standing:
     """Of an environment. A run of which a seed has no score never leads; no difference is shown
     where its 95% interval contains 0."""
     budget = common_budget(pairs)
-    by_algo = {pair.algo: pair for pair in pairs if pair.ours and not pair.ours.unscored}
-    scores = {algo: at_budget(pair.ours, budget) for algo, pair in by_algo.items() if pair.ours}
-    if not scores:
+    runs = {pair.algo: r for pair in pairs if (r := pair.ours) and not r.unscored}
+    if not runs:
         return Standing(budget)
+    scores = {algo: at_budget(result, budget) for algo, result in runs.items()}
     best = max(scores, key=lambda algo: float(scores[algo].mean()))
     leaders = {algo for algo, x in scores.items() if algo == best or not is_less(x, scores[best])}
-    return Standing(budget, score(by_algo[best], budget), frozenset(leaders))
+    return Standing(budget, score(runs[best], budget), frozenset(leaders))
 
 
 def is_less(a: Floats, b: Floats) -> bool:
     """Whether the mean of a is shown to be less than that of b."""
-    if min(len(a), len(b)) < 2:
-        return False
-    if np.ptp(b) == np.ptp(a) == 0:
-        return bool(a.mean() < b.mean())
-    return stats.parity(a, b, 0, 1).difference.high < 0
+    return min(len(a), len(b)) > 1 and stats.parity(a, b, 0, 1).difference.high < 0
 
 
-def score(pair: Pair, budget: int) -> str:
+def score(result: Result, budget: int) -> str:
     """The mean normalised score after a number of timesteps, or the score itself where its scale
     is unknown."""
-    assert pair.ours
-    spec, mean = pair.ours.spec, float(at_budget(pair.ours, budget).mean())
+    spec, mean = result.spec, float(at_budget(result, budget).mean())
     if spec.random_score is None or spec.reference_score is None:
-        return f"{pair.ours.number(mean)} (raw)"
+        return f"{result.number(mean)} (raw)"
     return f"{float(stats.normalise(mean, spec.random_score, spec.reference_score)):.2f}"
 
 
-def budget_text(pair: Pair, budget: int) -> str:
+def budget_text(result: Result, budget: int) -> str:
     """`100k; 0.99 at 1M`: the budget that the score is at, and an algorithm's own where it is
     larger."""
-    assert pair.ours
-    own = pair.ours.timesteps_requested
-    return short(own) if own <= budget else f"{short(budget)}; {score(pair, own)} at {short(own)}"
+    own = result.timesteps_requested
+    return short(own) if own <= budget else f"{short(budget)}; {score(result, own)} at {short(own)}"
 
 
 def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> Cell:
@@ -243,14 +236,14 @@ def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> Cell:
         return MISSING if is_due(algo, env) else ""
     if pair.ours is None:
         return Link(MISSING, page=page_name(env), anchor=anchor(algo))
-    linked: Inline = Link(score(pair, at.budget), page=page_name(env), anchor=anchor(algo))
+    linked: Inline = Link(score(pair.ours, at.budget), page=page_name(env), anchor=anchor(algo))
     if algo in at.leaders:
         linked = Strong(linked)
     verdict = pair.verdict("auc")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
     marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
-    return Lines(joined((linked, *marks), " "), budget_text(pair, at.budget))
+    return Lines(joined((linked, *marks), " "), budget_text(pair.ours, at.budget))
 
 
 def short(number: int) -> str:

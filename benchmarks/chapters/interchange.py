@@ -82,18 +82,14 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
             scores.append((env, display(algo), NAMES[library], str(len(r.seeds)), *texts))
         for one, other in combinations(runs, 2):
             a, b = runs[one], runs[other]
-            judge = by_rule if (one, other) == ("manyseeds", "sb3") else parity_of
+            judge = by_rule if (one, other) == ("manyseeds", "sb3") else by_one_test
             verdicts = {measure: judge(a, b, measure) for measure in MEASURES}
-            judged.setdefault((algo, env), []).extend(filter(None, verdicts.values()))
+            found_here = [verdict for verdict, _ in verdicts.values() if verdict]
+            judged.setdefault((algo, env), []).extend(found_here)
             if one == "manyseeds":
                 own = speed.setdefault(f"{display(algo)}, learning speed", {})
-                own[f"{env}, {NAMES[other]}"] = verdicts["auc"]
-            judgements = [
-                decision_text(decision(a, b, measure), a.spec)
-                if judge is by_rule
-                else verdict_text(verdict, a.spec)
-                for measure, verdict in verdicts.items()
-            ]
+                own[f"{env}, {NAMES[other]}"], _ = verdicts["auc"]
+            judgements = (text for _, text in verdicts.values())
             pairs.append((env, display(algo), NAMES[one], NAMES[other], *judgements))
     baselines = ROOT / "benchmarks" / "baselines"
     files = (Link(NAMES[name], file=baselines / f"{name}_baseline.py") for name in SCRIPTS)
@@ -124,10 +120,15 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
         yield from details_section(algo, runs_of, results)
 
 
-def by_rule(ours: Result, theirs: Result, measure: str) -> Parity | None:
-    """The verdict on ours and SB3's is the same on every page."""
+def by_rule(ours: Result, theirs: Result, measure: str) -> tuple[Parity | None, str]:
+    """A verdict and its text. That on ours and SB3's is the same on every page."""
     verdict = decision(ours, theirs, measure)
-    return verdict.parity if verdict else None
+    return verdict.parity if verdict else None, decision_text(verdict, ours.spec)
+
+
+def by_one_test(a: Result, b: Result, measure: str) -> tuple[Parity | None, str]:
+    verdict = parity_of(a, b, measure)
+    return verdict, verdict_text(verdict, a.spec)
 
 
 def claim_of(

@@ -27,7 +27,7 @@ from manyseeds.benchmarks.chapters.differences import (
 )
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ALONE, NO_PARTS, PARTS, QR_DQN, WITHOUT, Cell
-from manyseeds.benchmarks.store.comparison import MEASURES, SB3
+from manyseeds.benchmarks.store.comparison import MEASURES, run_of
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
     Result,
@@ -36,7 +36,6 @@ from manyseeds.benchmarks.store.results import (
     parity_of,
     verdict_text,
 )
-from manyseeds.cli import identity
 from manyseeds.plots import Line, curve_of, mean_line
 from manyseeds.record import plural
 from manyseeds.stats import Parity
@@ -65,7 +64,7 @@ CRUCIAL = ("prioritized", "n steps")
 
 def page(results: Sequence[Result]) -> Iterator[Block]:
     """The page; nothing without runs."""
-    if runs := {env: here for env in QR_DQN if (here := runs_of(results, env, VARIANTS))}:
+    if runs := {env: here for env in QR_DQN if (here := runs_of(results, env))}:
         yield from parts(runs)
     yield from beside_peer(results)
 
@@ -104,37 +103,31 @@ def parts(runs: Runs) -> Iterator[Block]:
     yield from commands([result.run for here in runs.values() for result in here.values()])
 
 
-def runs_of(
-    results: Sequence[Result], env: str, variants: Mapping[str, Mapping[str, Any]], source: str = ""
-) -> dict[str, Result]:
-    """The runs of an environment that there are, by variant; source: `sb3-` for sb3-contrib's."""
-    here = [r for r in results if r.algo == f"{source}rainbow" and r.spec.id == env]
-    found: dict[str, Result] = {}
-    for variant, settings in variants.items():
-        wanted = identity(Cell("rainbow", env, 30, settings=settings).config())
-        if result := next((r for r in here if r.config == wanted), None):
-            found[variant] = result
-    return found
+def runs_of(results: Sequence[Result], env: str) -> dict[str, Result]:
+    """The runs of an environment that there are, by variant."""
+    cells = {x: Cell("rainbow", env, 30, settings=settings) for x, settings in VARIANTS.items()}
+    return {variant: r for variant, cell in cells.items() if (r := run_of(cell, results))}
 
 
 def beside_peer(results: Sequence[Result]) -> Iterator[Block]:
     """Quantiles alone, at the sizes of the zoo, beside sb3-contrib's."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
+
+    def add(name: str, result: Result, *verdicts: str) -> None:
+        about = (result.spec.id, name, str(len(result.seeds)))
+        scores = (result.text("final"), result.failures_text(), result.text("auc", "mean"))
+        rows.append((*about, *scores, *(verdicts or ("", ""))))
+
     for env, settings in QR_DQN.items():
-        named = {"QR-DQN": settings}
-        ours = runs_of(results, env, named).get("QR-DQN")
-        theirs = runs_of(results, env, named, SB3).get("QR-DQN")
-        for name, result in (("QR-DQN", ours), (display(f"{SB3}rainbow"), theirs)):
-            if result:
-                compared = [decision(ours, theirs, m) for m in MEASURES] if ours and theirs else []
-                mine = compared if result is ours else []
-                verdicts = [decision_text(v, result.spec) for v in mine] or ["", ""]
-                rows.append(
-                    (
-                        *(env, name, str(len(result.seeds)), result.text("final")),
-                        *(result.failures_text(), result.text("auc", "mean"), *verdicts),
-                    )
-                )
+        cells = (Cell("rainbow", env, 30, source, settings) for source in ("manyseeds", "sb3"))
+        ours, theirs = (run_of(cell, results) for cell in cells)
+        if ours and theirs:
+            verdicts = (decision_text(decision(ours, theirs, m), ours.spec) for m in MEASURES)
+            add("QR-DQN", ours, *verdicts)
+        elif ours:
+            add("QR-DQN", ours)
+        if theirs:
+            add(display(theirs.algo), theirs)
     if rows:
         yield Heading("Quantiles beside sb3-contrib's QR-DQN")
         yield Text(

@@ -69,6 +69,11 @@ def against_peers(stored: Stored, seeds: int = SHOWN_SEEDS) -> dict[str, dict[st
     return found
 
 
+def against_sb3(stored: Stored, seeds: int = SHOWN_SEEDS) -> dict[str, dict[str, dict[str, Any]]]:
+    """The same of what SB3 has."""
+    return {x: rows for x, rows in against_peers(stored, seeds).items() if "sb3" in rows}
+
+
 def label(name: str) -> str:
     """An algorithm, and its environment unless that is CartPole."""
     subject = SUBJECTS[name]
@@ -89,8 +94,7 @@ def peers_text(rows: dict[str, dict[str, Any]]) -> str:
 def summary(stored: Stored, seeds: int = SHOWN_SEEDS) -> str:
     """How many times as fast as SB3 ours are, in words; empty where it is not known."""
     by_env: dict[str, list[str]] = {ENV: []}
-    compared = {k: rows for k, rows in against_peers(stored, seeds).items() if "sb3" in rows}
-    for name, rows in compared.items():
+    for name, rows in against_sb3(stored, seeds).items():
         peers = f" ({text})" if (text := peers_text(rows)) else ""
         subject = SUBJECTS[name]
         sizes = f" with networks {subject.sizes}" if subject.sizes else ""

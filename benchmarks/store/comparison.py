@@ -17,7 +17,7 @@ from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH, Verdict
 from manyseeds.benchmarks.store.names import display, place_of
 from manyseeds.benchmarks.store.results import Result, decision, differences, seeds_due
 from manyseeds.benchmarks.store.stored import StoredRun
-from manyseeds.cli import Preset
+from manyseeds.cli import Preset, identity
 from manyseeds.errors import printable
 from manyseeds.record import ranges
 from manyseeds.runs.stale import part_is_stale
@@ -123,6 +123,12 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
                 pair.suite_seeds[result.algo] = asked
         found.append(pair)
     return found
+
+
+def run_of(cell: Cell, results: Sequence[Result]) -> Result | None:
+    """The run of a cell among others, where it is there."""
+    wanted = identity(cell.config())
+    return next((r for r in results if r.algo == cell.label and r.config == wanted), None)
 
 
 def common_budget(pairs: Sequence[Pair]) -> int:

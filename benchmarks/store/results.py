@@ -228,11 +228,7 @@ class Result:
     def estimate(self, measure: str, statistic: stats.Statistic = "iqm") -> Estimate:
         """Of a value per seed, `final`, `sampled` or `auc`. The interval is over seeds and starts,
         where the returns of single episodes are stored; otherwise over seeds alone."""
-        values: Floats = getattr(self, measure)
-        found = stats.estimate(values, statistic, imputed=bool(self.unscored))
-        if found.equal or found.n < 2 or (starts := self.by_start(measure)) is None:
-            return found
-        return stats.over_starts(found, starts, statistic)
+        return estimate_of(self, measure, statistic)
 
     def text(self, measure: str, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""
@@ -277,6 +273,16 @@ class Result:
         starts = np.where(np.abs(starts) <= FLOAT32_MAX, starts, 0.0)
         values: Floats = getattr(self, measure)
         return starts + (values - starts.mean(axis=1))[:, None]
+
+
+@cache  # a report has the same estimate in several tables
+def estimate_of(result: Result, measure: str, statistic: stats.Statistic) -> Estimate:
+    """`Result.estimate`"""
+    values: Floats = getattr(result, measure)
+    found = stats.estimate(values, statistic, imputed=bool(result.unscored))
+    if found.equal or found.n < 2 or (starts := result.by_start(measure)) is None:
+        return found
+    return stats.over_starts(found, starts, statistic)
 
 
 def load_result(run: StoredRun) -> Result:
@@ -360,7 +366,7 @@ def parity_of(ours: Result, theirs: Result, measure: str) -> Parity | None:
     return parity(ours.scores(measure), theirs.scores(measure), ours.spec, imputed)
 
 
-def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
+def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec, fewest: int = FEWEST) -> str:
     """`worse -0.120 [-0.180, -0.061], p=0.002`, or why there is no verdict.
 
     spec: of the environment, as for `parity`.
@@ -368,7 +374,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
     if verdict is None:
         if spec.random_score is None or spec.reference_score is None:
             return "none (random or reference score unknown; scores.py measures them)"
-        return f"none (needs {FEWEST} seeds per side)"
+        return f"none (needs {fewest} seeds per side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
         return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"
@@ -419,11 +425,8 @@ def decision_text(verdict: Verdict | None, spec: Scores) -> str:
     """The same of a verdict by the rule of experiments/verdicts.py, with the seeds of ours and of
     SB3's that it rests on: `equivalent +0.001 [-0.012, +0.014], p=0.71, n=300 and 60`."""
     if verdict is None:
-        unknown = spec.random_score is None or spec.reference_score is None
-        return verdict_text(None, spec) if unknown else f"none (needs {LOOKS[0]} seeds per side)"
-    parity = verdict.parity
-    text = f"{parity.word} {parity.difference.text(3, '+')}, {p_text(parity.p)}"
-    text += f", n={verdict.ours} and {verdict.look}"
+        return verdict_text(None, spec, LOOKS[0])
+    text = f"{verdict_text(verdict.parity, spec)}, n={verdict.ours} and {verdict.look}"
     return text + (f"; next look at {verdict.due}" if verdict.due else "")
 
 

@@ -138,7 +138,7 @@ def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> MatrixCell:
     href = f"{environment_file(env)}#algorithms={quote(algo)}"
     if pair.ours is None:
         return MatrixCell("missing", href)
-    verdict, text = pair.verdict("auc"), score(pair, at.budget)
+    verdict, text = pair.verdict("auc"), score(pair.ours, at.budget)
     word = verdict.parity.word if verdict else ""
     return MatrixCell(
         "run",
@@ -147,7 +147,7 @@ def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> MatrixCell:
         best=algo in at.leaders,
         word=word,
         sign=SIGNS.get(word, ""),
-        budget=budget_text(pair, at.budget),
+        budget=budget_text(pair.ours, at.budget),
         stale=any(map(is_stale, pair.headline)),
         few=any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline),
     )
@@ -160,9 +160,8 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
     about: dict[str, Any] = {}
     with left_out(path):
         stored = read(path, speed.STORED) if path.exists() else {}
-        everywhere = speed.against_peers(stored)
+        everywhere = speed.against_sb3(stored)
         found = {x: rows for x, rows in everywhere.items() if SUBJECTS[x].env == speed.ENV}
-        found = {x: rows for x, rows in found.items() if "sb3" in rows}
         for algo in [*found][-1:]:
             cpu = printable(stored[algo]["machine"]["cpu"])
             about = {"seeds": speed.SHOWN_SEEDS, "env": speed.ENV, "cpu": cpu}

@@ -27,23 +27,16 @@ def part_is_stale(config: dict[str, Any]) -> bool:
 
 def measurement_is_stale(stored: dict[str, Any]) -> bool:
     """The same of a file of measurements; stored: its contents."""
-    return differs(stored, measured_today(tuple(stored["code"]["origins"])))
+    return differs(stored, digest_today(tuple(stored["code"]["origins"])))
 
 
 @cache
-def measured_today(origins: tuple[str, ...]) -> str:
-    """Digest of the code that would be measured now."""
-    return code_digest(origins)
-
-
-@cache
-def digest_today(origins: tuple[str, ...], kind: str) -> str:
-    """Digest of the code that would produce a part of some kind now."""
-    return code_digest([*origins, *KINDS[kind].kind_origins()])
+def digest_today(origins: tuple[str, ...], kind: str = "") -> str:
+    """Digest of the code that would produce a part of some kind now, or measurements."""
+    return code_digest([*origins, *(KINDS[kind].kind_origins() if kind else ())])
 
 
 def read_again() -> None:
     """Read all code again: it may have changed."""
     forget()
     digest_today.cache_clear()
-    measured_today.cache_clear()
