@@ -280,7 +280,8 @@ def verdict_rates(
 
 def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
     """The rates of a pair's own distribution: of sides that are alike, that differ by the margin,
-    and by twice the margin. The worse one of ours and SB3's being lower."""
+    and by twice the margin. Ours or SB3's is lower, whichever is called
+    equivalent more often."""
     margin = STATED[measure].get(pair.env, MARGIN)
     draw = partial(resampled, known=shape_of(pair, measure))
     rates = partial(verdict_rates, samples=samples, margin=margin)
