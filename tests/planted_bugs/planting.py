@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -105,6 +106,8 @@ class Copy:
         assert self.server.stdout
         print(*tests, sep="\t", file=self.server.stdin, flush=True)
         status = int(self.server.stdout.readline())
+        if status == -signal.SIGSEGV:  # C that reads beyond an array may, or gives a wrong number
+            return False
         if status not in (0, 1):  # not even collected, or it took too long
             output = (self.folder / "output.txt").read_text()
             raise RuntimeError(f"{' '.join(tests)}: status {status}\n{output}")
