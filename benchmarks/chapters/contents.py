@@ -10,6 +10,7 @@ from pathlib import Path
 from manyseeds.benchmarks.chapters import (
     ablations,
     aggregate,
+    claims,
     environments,
     estimators,
     evidence,
@@ -135,6 +136,14 @@ CHAPTERS: tuple[Chapter, ...] = (
         "clipping, GAE's lambda, normalised advantages, epochs, weights: which claims hold",
         lambda store: ablations.page(store.loaded),
         needs=of_suite("ablations"),
+    ),
+    Chapter(
+        "claims.md",
+        "What papers on control claim",
+        "critic-free control, tuning, seeds: which claims hold here",
+        lambda store: claims.page(store.loaded, store.results),
+        needs=of_suite("claims"),
+        files=("replicas.json", "learning_rates.json"),
     ),
     Chapter(
         "rainbow.md",

@@ -290,6 +290,12 @@ QR_DQN = {
     for env, atoms in (("CartPole-v1", 10), ("Acrobot-v1", 25), ("MountainCar-v0", 25))
 }
 
+# What de Oliveira et al. (2025, arXiv 2511.03527) vary in GRPO: the discount, and the size of the
+# group, of which an update has one; besides, its size at as many episodes per update.
+DISCOUNTS = (0.9, 0.99)
+GROUP_SIZES = (8, 32, 128)
+EQUAL_EPISODES = ((16, 2), (4, 8), (1, 32))  # groups, and episodes in each
+
 # PPO and DQN by four libraries with the hyperparameters that all of them can set: no schedules, of
 # which rejax has none, and budgets at which nothing is learned any more.
 LIBRARIES = ("manyseeds", "sb3", "sbx", "rejax")
@@ -506,6 +512,19 @@ SUITES = {
         *(
             Cell("ppo", env, 10, settings={"total_timesteps": budget}, cut=SHORT)
             for env, budget in BUDGETS.items()
+        ),
+    ),
+    # What papers claim of critic-free control, some minutes of one core.
+    "claims": (
+        *(
+            Cell("grpo", env, 30, settings={"gamma": gamma}, cut=SHORT)
+            for env in ABLATED
+            for gamma in DISCOUNTS
+        ),
+        *(
+            Cell("grpo", env, 30, settings={"groups": n, "group_size": size}, cut=SHORT)
+            for env in ABLATED
+            for n, size in dict.fromkeys((*((1, size) for size in GROUP_SIZES), *EQUAL_EPISODES))
         ),
     ),
     # Which part of Rainbow carries it; and quantiles alone beside sb3-contrib's.

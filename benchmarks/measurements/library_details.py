@@ -47,11 +47,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from manyseeds import envs, stats
+from manyseeds import envs
 from manyseeds.algos import dqn, ppo
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import COMMON
-from manyseeds.benchmarks.measurements.measure import origin, read_measured, write_measured
+from manyseeds.benchmarks.measurements.measure import (
+    greedy_areas,
+    measured_by,
+    origin,
+    write_measured,
+)
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
@@ -262,13 +267,7 @@ def train(
 def measure(algo: str, env: str, names: Sequence[str], S: int) -> list[float]:
     """Areas under the greedy curves of S seeds of ours with these details."""
     run, _ = train(algo, env, names, range(S), COMMON[algo, env])
-    curve = run.curve()
-    curve = curve[curve["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
-    areas = {
-        seed: stats.area_under_curve(rows["timestep"].to_numpy(), rows["return_mean"].to_numpy())
-        for seed, rows in curve.groupby("seed")
-    }
-    return [float(areas[seed]) for seed in run.seeds]
+    return greedy_areas(run)
 
 
 MEASURED: dict[str, Any] = {
@@ -276,13 +275,6 @@ MEASURED: dict[str, Any] = {
     "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "auc": [float]}],
 }
 STORED = {**ORIGIN, **MEASURED}  # library_details_ppo.json and library_details_dqn.json
-
-
-def measured_before(path: Path, code: Mapping[str, str], S: int) -> list[dict[str, Any]]:
-    """The measurements of a file, but for those of other code or another number of seeds."""
-    stored = read_measured(path, {"code": {"digest": str}, **MEASURED})
-    same = stored and (stored["code"]["digest"], stored["seeds"]) == (code["digest"], S)
-    return stored["measurements"] if same else []
 
 
 @failing_in_one_line()
@@ -297,7 +289,7 @@ def main(args: Sequence[str] | None = None) -> None:
         ]
     )
     path = Path(config.results) / f"library_details_{config.algo}.json"
-    measurements = measured_before(path, begun["code"], config.seeds)
+    measurements = measured_by(path, begun["code"], MEASURED, {"seeds": config.seeds})
     found = {(m["env"], m["detail"]) for m in measurements}
     for env in ENVS[config.algo]:
         for name, names in variants(config.algo).items():

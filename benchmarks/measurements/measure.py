@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from manyseeds import stats
 from manyseeds.cli import exit_with
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -201,6 +202,32 @@ def read_measured(path: Path, shape: Shape) -> dict[str, Any]:
     """
     found: dict[str, Any] = read_shaped(path, shape) if os.path.lexists(path) else {}
     return found
+
+
+def measured_by(
+    path: Path, code: Mapping[str, Any], shape: dict[str, Any], about: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The `measurements` of a file, none where other code made it, or with another `about`.
+
+    shape: of the file without its origin.
+    """
+    stored = read_measured(path, {"code": {"digest": str}, **shape})
+    if not stored or stored["code"]["digest"] != code["digest"]:
+        return []
+    same = all(stored[name] == value for name, value in about.items())
+    return stored["measurements"] if same else []
+
+
+def greedy_areas(run: Any) -> list[float]:
+    """The area under each seed's greedy curve, [S], of a control run in memory."""
+    curve = run.curve()
+    curve = curve[curve["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
+    by_seed = curve.groupby("seed")
+    rows = (by_seed.get_group(seed) for seed in run.seeds)
+    return [
+        float(stats.area_under_curve(x["timestep"].to_numpy(), x["return_mean"].to_numpy()))
+        for x in rows
+    ]
 
 
 def write_measured(path: Path, stored: Mapping[str, Any]) -> None:

@@ -1,0 +1,542 @@
+"""The page of what papers on control claim: an experiment and a verdict for each claim.
+
+Reads the runs of `python benchmarks/sweep.py --suite claims`, those of the algorithms' presets and
+the published searches. The rules below were written before the runs of the suite were trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manyseeds import envs, stats
+from manyseeds.benchmarks.chapters import sensitivity
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    Heading,
+    Outcome,
+    Table,
+    Text,
+    folded_if_long,
+)
+from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
+    Answer,
+    Verdicts,
+    answer,
+    answered,
+    compared,
+    judged,
+    verdict_forest,
+)
+from manyseeds.benchmarks.chapters.origins import command_text, commands
+from manyseeds.benchmarks.experiments.suite import (
+    ABLATED,
+    DISCOUNTS,
+    EQUAL_EPISODES,
+    GROUP_SIZES,
+    Cell,
+)
+from manyseeds.benchmarks.measurements import learning_rates, replicas
+from manyseeds.benchmarks.store.comparison import COMMON, run_of
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Result, parity, verdict_text
+from manyseeds.benchmarks.store.stored import StoredRun, find_file, section_of
+from manyseeds.record import plural
+from manyseeds.stats import Floats, Parity
+
+CAPO = "Mustafaoglu et al., 2026, arXiv 2603.12596"
+FERNANDEZ = "Fernandez-Hernandez et al., 2026, arXiv 2603.09950"
+DE_OLIVEIRA = "de Oliveira et al., 2025, arXiv 2511.03527"
+CHEN = "Chen et al., 2025, arXiv 2510.03679"
+EIMER = "Eimer et al., 2023, arXiv 2306.01324"
+HENDERSON = "Henderson et al., 2018, arXiv 1709.06560"
+COLAS = "Colas et al., 2018, arXiv 1806.08295"
+AGARWAL = "Agarwal et al., 2021, arXiv 2108.13264"
+
+BETTER = {"better": "true", "worse": "false", "equivalent": "false"}
+AS_GOOD = {"better": "true", "worse": "false", "equivalent": "true", "saturated": "true"}
+PROMISED = 0.05  # of equal groups that a test calls different
+MANY = 100  # seeds from which on those of a run stand for all seeds
+SPLITS = 2_000  # of its seeds into two groups
+FEW = (5, 10)  # seeds in a group
+RESAMPLES = 500  # of a group, for its bootstrap
+
+Find = Callable[..., Result | None]  # the run of an algorithm on an environment with settings
+
+
+def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
+    """The claims that there are runs for; nothing without any."""
+
+    def find(algo: str, env: str, **settings: Any) -> Result | None:
+        return run_of(Cell(algo, env, 30, settings=settings), results)
+
+    sections = {
+        "Without a critic": [*without_critic(find)],
+        "Replicas": [
+            *section_of(find_file(folder, "replicas.json"), replicas.STORED, averaged_replicas)
+        ],
+        "Tuning": [
+            *tuning(sensitivity.read_studies(folder)),
+            *section_of(
+                find_file(folder, "learning_rates.json"), learning_rates.STORED, early_signals
+            ),
+        ],
+        "Seeds": [*few_seeds(results)],
+    }
+    claims = [x for section in sections.values() for x in section if isinstance(x, Claim)]
+    if not claims:
+        return
+    words = [claim.verdict for claim in claims]
+    counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    yield Outcome(f"{plural(len(words), 'claim')}: {', '.join(counts)}.")
+    yield Text(
+        "Claims of papers on control that can be tested in minutes. What decides a claim was "
+        f"stated before the runs that test it were trained. {CLAIM_RULE}"
+    )
+    for title, section in sections.items():
+        if section:
+            yield Heading(title)
+            yield from section
+
+
+# ---- Without a critic ----------------------------------------------------------------------
+
+CRITIC_FREE = ("grpo", "reinforce")
+LONG = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1")
+SHORT = "CartPole-v1"  # as the paper calls it; its episodes have up to 500 steps, Pendulum's 200
+RULE_OF_PAIRS = (
+    "Each comparison is a single test of learning speed, the mean return until the common budget "
+    "of an environment, with the 95% interval of the difference of normalised means and p < 0.05."
+)
+PAIRS = ("environment", "comparison", "n", "learning speed", "claim")
+
+# A name, the side that is claimed to be better, and the other.
+Contrast = tuple[str, Result | None, Result | None]
+
+
+def speed_at(result: Result, timesteps: int) -> Floats:
+    """The mean return over the first timesteps, [S]: the area under the curve until then."""
+    by_seed = result.curve.sort_values("timestep").groupby("seed")
+    curves = (by_seed.get_group(seed) for seed in result.seeds)
+    areas = []
+    for curve in curves:
+        at, returns = curve["timestep"].to_numpy(), curve["return_mean"].to_numpy()
+        until = np.append(at[at < timesteps], timesteps)
+        areas.append(stats.area_under_curve(until, np.interp(until, at, returns)))
+    return np.array(areas)
+
+
+def compare(better: Result, other: Result) -> Parity | None:
+    """The verdict on the learning speeds of two runs until the common budget."""
+    budget = COMMON[better.spec.id]
+    imputed = bool(better.unscored or other.unscored)
+    return parity(speed_at(better, budget), speed_at(other, budget), better.spec, imputed)
+
+
+def contrasts_of(
+    name: str,
+    claim: str,
+    source: str,
+    contrasts: dict[str, list[Contrast]],
+    about: str,
+    sides: str = "claimed better minus other",
+    meaning: dict[str, Answer] | None = None,
+) -> Iterator[Block]:
+    """The card of a claim on pairs of runs, by environment; nothing without any pair."""
+    rows: list[tuple[str, ...]] = []
+    panels: Verdicts = {}
+    runs: dict[Path, StoredRun] = {}
+    for env, pairs in contrasts.items():
+        for label, better, other in pairs:
+            if better is None or other is None:
+                continue
+            verdict = panels.setdefault(env, {})[label] = compare(better, other)
+            n = f"{len(better.seeds)} and {len(other.seeds)}"
+            text = verdict_text(verdict, better.spec)
+            rows.append((env, label, n, text, answer(verdict, meaning or BETTER)))
+            runs |= {x.run.path: x.run for x in (better, other)}
+    if not rows:
+        return
+    figure = verdict_forest(name, "Learning speed until the common budget", panels, sides)
+    details = [
+        Text(about, " ", RULE_OF_PAIRS),
+        folded_if_long("Every comparison", Table(name, PAIRS, rows)),
+        *commands([*runs.values()]),
+    ]
+    yield answered(claim, source, [row[-1] for row in rows], "by learning speed", figure, details)
+
+
+def without_critic(find: Find) -> Iterator[Block]:
+    """What is claimed of GRPO and REINFORCE beside PPO, and of GRPO's hyperparameters."""
+    ppo = {env: find("ppo", env) for env in (*LONG, SHORT)}
+    free = {env: {algo: find(algo, env) for algo in CRITIC_FREE} for env in ppo}
+    yield from contrasts_of(
+        "claims-critic",
+        "Without a critic, policy gradients learn more slowly than PPO where episodes are long.",
+        DE_OLIVEIRA,
+        {
+            env: [(f"PPO against {display(a)}", ppo[env], free[env][a]) for a in CRITIC_FREE]
+            for env in LONG
+        },
+        "PPO, GRPO and REINFORCE with their presets, each tuned for its algorithm.",
+    )
+    yield from contrasts_of(
+        "claims-short",
+        "On CartPole, GRPO is no worse than PPO.",
+        DE_OLIVEIRA,
+        {SHORT: [("GRPO against PPO", free[SHORT]["grpo"], ppo[SHORT])]},
+        "Both with their presets. Equivalent is true, too.",
+        meaning=AS_GOOD,
+    )
+    yield from contrasts_of(
+        "claims-group-gradient",
+        "Compared with its group, an action needs no critic: the group matches or outperforms PPO.",
+        CHEN,
+        {env: [("GRPO against PPO", free[env]["grpo"], ppo[env])] for env in ppo},
+        "GRPO, which divides by the group's deviation, too, and PPO with their presets. "
+        "Equivalent is true, too.",
+        meaning=AS_GOOD,
+    )
+    low, high = DISCOUNTS
+    yield from contrasts_of(
+        "claims-discount",
+        f"GRPO learns faster with a discount of {high:g} than with {low:g}.",
+        DE_OLIVEIRA,
+        {
+            env: in_turn([(f"{x:g}", find("grpo", env, gamma=x)) for x in (high, low)])
+            for env in ABLATED
+        },
+        "GRPO with its preset, except for the discount.",
+    )
+    sizes = {
+        env: {G: find("grpo", env, groups=1, group_size=G) for G in GROUP_SIZES} for env in ABLATED
+    }
+    yield from contrasts_of(
+        "claims-group-size",
+        "GRPO learns faster with smaller groups.",
+        DE_OLIVEIRA,
+        {env: in_turn([(f"{G}", run) for G, run in own.items()]) for env, own in sizes.items()},
+        "GRPO with its preset, except that an update has one group of so many episodes: with "
+        "small groups it takes more updates.",
+    )
+    equal = {
+        env: [(f"{K} x {G}", find("grpo", env, groups=K, group_size=G)) for K, G in EQUAL_EPISODES]
+        for env in ABLATED
+    }
+    yield from contrasts_of(
+        "claims-group-equal",
+        "GRPO learns faster with smaller groups, with as many episodes in every update.",
+        DE_OLIVEIRA,
+        {env: in_turn(own) for env, own in equal.items()},
+        "GRPO with its preset, except that the 32 episodes of an update are in so many groups.",
+    )
+
+
+def in_turn(runs: Sequence[tuple[str, Result | None]]) -> list[Contrast]:
+    """Each of the runs against the next one."""
+    return [(f"{a} against {b}", one, other) for (a, one), (b, other) in pairwise(runs)]
+
+
+# ---- Replicas ------------------------------------------------------------------------------
+
+WAYS = ("environment", "way", "n", "AUC, mean [95%]", "spread")
+
+
+def averaged_replicas(stored: dict[str, Any]) -> Iterator[Block]:
+    """Whether replicas of an update, averaged, learn faster than PPO and than more epochs."""
+    areas = {(m["env"], m["way"]): np.array(m["auc"]) for m in stored["measurements"]}
+    if any(len(x) != stored["seeds"] for x in areas.values()):
+        raise ValueError("a measurement lacks a seed")
+    rows = [
+        (
+            *(m["env"], m["way"], str(stored["seeds"])),
+            stats.estimate(m["auc"], "mean").text(envs.make(m["env"]).spec.digits),
+            "" if m["spread"] is None else f"{m['spread']:.2f}",
+        )
+        for m in stored["measurements"]
+    ]
+    K = stored["replicas"]
+    for other, claim in (
+        ("plain", f"PPO learns faster when {K} replicas of each update are averaged."),
+        ("deeper", f"{K} replicas, averaged, learn faster than {K} times as many epochs."),
+    ):
+        verdicts = {
+            env: {
+                f"averaged against {other}": parity(
+                    areas[env, "averaged"], areas[env, other], envs.make(env).spec
+                )
+            }
+            for env in dict.fromkeys(env for env, _ in areas)
+            if (env, "averaged") in areas and (env, other) in areas
+        }
+        answers = [answer(v, BETTER) for own in verdicts.values() for v in own.values()]
+        if answers:
+            name = f"claims-replicas-{other}"
+            yield answered(
+                claim,
+                CAPO,
+                answers,
+                "by learning speed",
+                verdict_forest(name, "Learning speed", verdicts, f"averaged minus {other}"),
+                [
+                    Text(
+                        "PPO with its presets and the common budgets: as it is (plain), with "
+                        f"{K} times as many epochs (deeper), and with these in {K} replicas "
+                        "from the same start, whose parameters are then averaged. spread: how far "
+                        "a replica is from the average, over the average's way from the start."
+                    ),
+                    Table("claims-replicas", WAYS, rows),
+                    command_text(stored),
+                ],
+            )
+
+
+# ---- Tuning --------------------------------------------------------------------------------
+
+TUNED = ("algorithm", "environment", "n", "on the seeds that chose it", "on the other seed")
+
+
+def optimism(scores: Floats) -> tuple[float, float]:
+    """The mean score of the best of [trials, seeds], chosen without a seed, on the seeds that chose
+    it, and on the other; each seed is left out once."""
+    found = []
+    for seed in range(scores.shape[1]):
+        others = np.delete(scores, seed, axis=1).mean(1)
+        best = others.argmax()
+        found.append((others[best], scores[best, seed]))
+    chose, other = np.mean(found, axis=0)
+    return float(chose), float(other)
+
+
+def tuning(studies: Sequence[sensitivity.Study]) -> Iterator[Block]:
+    """Whether the scores that a search reports are those of fresh seeds."""
+    rows, drops = [], []
+    for study in studies:
+        scores = study.normalised("search").fillna(0.0).to_numpy()
+        if min(scores.shape) < 2:
+            continue
+        chose, other = optimism(scores)
+        drops.append(chose - other)
+        n = f"{scores.shape[0]} x {scores.shape[1]}"
+        rows.append((study.label, study.env, n, f"{chose:.3f}", f"{other:.3f}"))
+    if len(drops) < 2:
+        return
+    difference = stats.estimate(drops, "mean")
+    what = "the seeds that chose minus the other, a mean of searches"
+    yield judged(
+        "claims-tuning",
+        "Hyperparameters score higher on the seeds that they were tuned on than on other seeds.",
+        EIMER,
+        compared("normalised final score", what, difference),
+        [
+            Text(
+                "From the published searches: of n configurations x seeds, the best by the mean "
+                "final score without one seed, on the seeds that chose it and on that one; each "
+                "seed is left out once. n of the difference is the number of searches."
+            ),
+            folded_if_long("Every search", Table("claims-tuning", TUNED, rows)),
+        ],
+    )
+
+
+SIGNAL_COLUMNS = ("environment", "signal", "n", "area under the ROC curve, mean [95%]")
+SIGNAL_NAMES = {
+    "actor": "balance of the actor's activations",
+    "critic": "balance of the critic's activations",
+    "return": "greedy return",
+    "kl": "minus KL of the updates",
+}
+
+
+def discrimination(signal: Floats, good: NDArray[np.bool_]) -> float:
+    """The area under the ROC curve, of [n]: the chance that a good one has the higher signal, equal
+    ones counting half."""
+    higher, lower = signal[good][:, None], signal[~good][None, :]
+    return float((higher > lower).mean() + 0.5 * (higher == lower).mean())
+
+
+def early_signals(stored: dict[str, Any]) -> Iterator[Block]:
+    """What a tenth of a training tells of its learning rate."""
+    areas: dict[str, dict[str, Floats]] = {}  # by environment and signal, of each seed
+    rows = []
+    for m in stored["measurements"]:
+        bar = envs.make(m["env"]).spec.reward_threshold
+        shape = -1, stored["seeds"]
+        good = np.reshape(m["final"], shape) >= (math.inf if bar is None else bar)  # [rates, S]
+        both = good.any(0) & ~good.all(0)
+        for name in SIGNAL_NAMES:
+            signal = np.reshape(m["signals"][name], shape)
+            own = [discrimination(signal[:, s], good[:, s]) for s in np.flatnonzero(both)]
+            areas.setdefault(m["env"], {})[name] = np.array(own)
+            about = (m["env"], SIGNAL_NAMES[name], str(len(own)))
+            rows.append((*about, stats.estimate(own, "mean").text(3) if len(own) > 1 else "-"))
+    known = {env: own for env, own in areas.items() if len(own["actor"]) > 1}
+    details: list[Block] = [
+        Text(
+            f"PPO with its presets and the common budgets, except for the learning rate: "
+            f"{len(learning_rates.RATES)} of them from {learning_rates.RATES[0]:g} to "
+            f"{learning_rates.RATES[-1]:g}. A rate is good for a seed that ends at the reward "
+            "threshold. The area under the ROC curve is the chance that of a good and a bad rate "
+            "the good one has the higher signal: 0.5 is a coin. n: seeds."
+        ),
+        Table("claims-signals", SIGNAL_COLUMNS, rows),
+        command_text(stored),
+    ]
+    for name, claim, other in (
+        (
+            "claims-activations",
+            "After a tenth of PPO's training, good learning rates have a higher balance of the "
+            "actor's activations than bad ones.",
+            None,
+        ),
+        (
+            "claims-screening",
+            "It tells good learning rates from bad ones better than the return does.",
+            "return",
+        ),
+    ):
+        found = []
+        for env, signals in known.items():
+            d = signals["actor"] - (signals[other] if other else 0.5)
+            against = f"minus that of the {SIGNAL_NAMES[other]}" if other else "minus 0.5"
+            measure = f"area under the ROC curve {against}"
+            found += compared(measure, env, stats.estimate(d, "mean"))
+        if found:
+            yield judged(name, claim, FERNANDEZ, found, details)
+
+
+# ---- Seeds ---------------------------------------------------------------------------------
+
+SPLIT = ("algorithm", "environment", "n", "seeds a group", "t-test", "bootstrap")
+
+
+def groups_of(scores: Floats, size: int) -> tuple[Floats, Floats]:
+    """Random disjoint groups of a run's seeds, two of [SPLITS, size]."""
+    rng = np.random.default_rng(0)
+    n = len(scores)
+    order = rng.random((SPLITS, n)).argpartition(2 * size, axis=1)[:, : 2 * size]
+    # A partition leaves both groups in an order of its own, so they are drawn once more.
+    order = rng.permuted(order, axis=1)
+    drawn = scores[order]
+    return drawn[:, :size], drawn[:, size:]
+
+
+def t_test(a: Floats, b: Floats) -> NDArray[np.bool_]:
+    """Whether Welch's test calls groups [splits, size] different at 5%, [splits]."""
+    from scipy.stats import ttest_ind
+
+    vary = (np.ptp(a, axis=1) > 0) | (np.ptp(b, axis=1) > 0)
+    found = np.zeros(len(a), dtype=bool)
+    found[vary] = ttest_ind(a[vary], b[vary], axis=1, equal_var=False).pvalue < PROMISED
+    return found
+
+
+def bootstrap_test(a: Floats, b: Floats) -> NDArray[np.bool_]:
+    """Whether the 95% percentile bootstrap of the difference of means excludes 0, [splits]."""
+    rng = np.random.default_rng(0)
+    size = a.shape[1]
+    picks = [rng.integers(size, size=(RESAMPLES, size)) for _ in range(2)]
+    first, second = (x[:, pick].mean(-1) for x, pick in zip((a, b), picks, strict=True))
+    low, high = np.quantile(first - second, (0.025, 0.975), axis=1)
+    return (low > 0) | (high < 0)
+
+
+def few_seeds(results: Sequence[Result]) -> Iterator[Block]:
+    """What few seeds of one algorithm say, by runs of which there are many seeds."""
+    runs = [r for r in results if len(r.seeds) >= MANY and np.ptp(r.auc) > 0]
+    runs = [r for r in runs if run_of(Cell(r.algo, r.spec.id, 30), [r])]
+    rows, differ, excess = [], [], []
+    for run in runs:
+        for size in FEW:
+            a, b = groups_of(run.auc, size)
+            t, boot = t_test(a, b), bootstrap_test(a, b)
+            texts = (f"{found.mean():.1%}" for found in (t, boot))
+            about = display(run.algo), run.spec.id
+            rows.append((*about, str(len(run.seeds)), str(size), *texts))
+            what = f"{display(run.algo)} on {run.spec.id}, {size} seeds"
+            if size == FEW[0]:
+                d = stats.estimate(t - PROMISED, "mean")
+                differ += compared("splits called different, beyond 5%", what, d)
+            paired = stats.estimate(boot.astype(float) - t, "mean")
+            excess += compared("bootstrap minus t-test, splits called different", what, paired)
+    if not rows:
+        return
+    drawn = Text(
+        "The paper shows one such pair of groups; here is how often there is one. "
+        f"Learning speed (AUC) of our runs with {MANY} seeds or more: two groups of so many of "
+        f"their seeds are drawn {SPLITS:,} times, without common seeds. Whatever differs then, "
+        "differs by chance. Intervals are those of so many draws. n: the seeds of the run."
+    )
+    table = folded_if_long("Every run", Table("claims-seeds", SPLIT, rows))
+    yield judged(
+        "claims-splits",
+        f"Two groups of {FEW[0]} seeds of one algorithm are found to differ more often than the "
+        "5% that a t-test promises.",
+        HENDERSON,
+        differ,
+        [drawn, table],
+    )
+    yield judged(
+        "claims-bootstrap",
+        "With few seeds, the bootstrap calls equal algorithms different more often than Welch's "
+        "t-test does.",
+        COLAS,
+        excess,
+        [drawn],
+    )
+    yield from middle_half(runs)
+
+
+def middle_half(runs: Sequence[Result]) -> Iterator[Block]:
+    """Whether the IQM of a few runs of several environments varies less than the median."""
+    by_algo: dict[str, list[Result]] = {}
+    for run in runs:
+        by_algo.setdefault(run.algo, []).append(run)
+    found = []
+    rng = np.random.default_rng(0)
+    for algo, own in by_algo.items():
+        if len(own) < 3:  # the median of two is their mean
+            continue
+        tasks = [normalised(run) for run in own]
+        size = FEW[-1]
+        drawn = np.stack([rng.choice(x, (SPLITS, size)) for x in tasks])  # [tasks, draws, seeds]
+        iqms = stats.iqm(drawn.transpose(1, 0, 2).reshape(SPLITS, -1))
+        medians = np.median(drawn.mean(-1), axis=0)
+        # The draws in batches, each of which gives one deviation of both.
+        batches = [np.array_split(x, 40) for x in (medians, iqms)]
+        ratio = [np.std(m) / np.std(i) - 1 for m, i in zip(*batches, strict=True)]
+        what = f"{display(algo)}, {plural(len(own), 'environment')}, {size} seeds each"
+        difference = stats.estimate(ratio, "mean")
+        found += compared("median's deviation over the IQM's, minus 1", what, difference)
+    if found:
+        yield judged(
+            "claims-iqm",
+            "The IQM over environments and seeds varies less than the median over environments.",
+            AGARWAL,
+            found,
+            [
+                Text(
+                    f"Final scores, normalised, of our runs with {MANY} seeds or more: {FEW[-1]} "
+                    f"seeds of each environment are drawn {SPLITS:,} times. The IQM is that of all "
+                    "of them together, the median that of the environments' means. n: batches of "
+                    "draws."
+                )
+            ],
+        )
+
+
+def normalised(run: Result) -> Floats:
+    """Final scores, [S]: 0 a random policy, 1 the reference."""
+    random, reference = run.spec.random_score, run.spec.reference_score
+    assert random is not None
+    assert reference is not None
+    found: Floats = stats.normalise(run.final, random, reference)
+    return found
