@@ -50,7 +50,7 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import Result, parity, verdict_text
 from manyseeds.benchmarks.store.stored import StoredRun, find_file, section_of
 from manyseeds.record import plural
-from manyseeds.stats import Floats, Parity
+from manyseeds.stats import Floats
 
 CAPO = "Mustafaoglu et al., 2026, arXiv 2603.12596"
 FERNANDEZ = "Fernandez-Hernandez et al., 2026, arXiv 2603.09950"
@@ -98,7 +98,8 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
     yield Outcome(f"{plural(len(words), 'claim')}: {', '.join(counts)}.")
     yield Text(
-        "Claims of papers on control that can be tested in minutes. What decides a claim was "
+        "Claims of papers on control that can be tested in minutes; learning speed is the mean "
+        "return until the common budget of an environment. What decides a claim was "
         f"stated before the runs that test it were trained. {CLAIM_RULE}"
     )
     for title, section in sections.items():
@@ -113,10 +114,9 @@ CRITIC_FREE = ("grpo", "reinforce")
 LONG = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1")
 SHORT = "CartPole-v1"  # as the paper calls it; its episodes have up to 500 steps, Pendulum's 200
 RULE_OF_PAIRS = (
-    "Each comparison is a single test of learning speed, the mean return until the common budget "
-    "of an environment, with the 95% interval of the difference of normalised means and p < 0.05."
+    "Each comparison is a single test with the 95% interval of the difference of normalised means "
+    "and p < 0.05."
 )
-PAIRS = ("environment", "comparison", "n", "learning speed", "claim")
 
 # A name, the side that is claimed to be better, and the other.
 Contrast = tuple[str, Result | None, Result | None]
@@ -134,11 +134,9 @@ def speed_at(result: Result, timesteps: int) -> Floats:
     return np.array(areas)
 
 
-def compare(better: Result, other: Result) -> Parity | None:
-    """The verdict on the learning speeds of two runs until the common budget."""
-    budget = COMMON[better.spec.id]
-    imputed = bool(better.unscored or other.unscored)
-    return parity(speed_at(better, budget), speed_at(other, budget), better.spec, imputed)
+def early_speed(result: Result) -> Floats:
+    """The mean return until the common budget of the environment, [S]."""
+    return speed_at(result, COMMON[result.spec.id])
 
 
 def contrasts_of(
@@ -147,10 +145,15 @@ def contrasts_of(
     source: str,
     contrasts: dict[str, list[Contrast]],
     about: str,
-    sides: str = "claimed better minus other",
+    measure: Callable[[Result], Floats] = early_speed,
+    by: str = "learning speed until the common budget",
     meaning: dict[str, Answer] | None = None,
 ) -> Iterator[Block]:
-    """The card of a claim on pairs of runs, by environment; nothing without any pair."""
+    """The card of a claim on pairs of runs, by environment; nothing without any pair.
+
+    measure: of a run's seeds, what is compared; by: its name. meaning: of the words of verdicts,
+    where it is not that the first side is better.
+    """
     rows: list[tuple[str, ...]] = []
     panels: Verdicts = {}
     runs: dict[Path, StoredRun] = {}
@@ -158,20 +161,23 @@ def contrasts_of(
         for label, better, other in pairs:
             if better is None or other is None:
                 continue
-            verdict = panels.setdefault(env, {})[label] = compare(better, other)
+            imputed = bool(better.unscored or other.unscored)
+            verdict = parity(measure(better), measure(other), better.spec, imputed)
+            panels.setdefault(env, {})[label] = verdict
             n = f"{len(better.seeds)} and {len(other.seeds)}"
             text = verdict_text(verdict, better.spec)
             rows.append((env, label, n, text, answer(verdict, meaning or BETTER)))
             runs |= {x.run.path: x.run for x in (better, other)}
     if not rows:
         return
-    figure = verdict_forest(name, "Learning speed until the common budget", panels, sides)
+    figure = verdict_forest(name, f"Difference of {by}", panels, "first minus second")
+    columns = ("environment", "comparison", "n", by, "claim")
     details = [
         Text(about, " ", RULE_OF_PAIRS),
-        folded_if_long("Every comparison", Table(name, PAIRS, rows)),
+        folded_if_long("Every comparison", Table(name, columns, rows)),
         *commands([*runs.values()]),
     ]
-    yield answered(claim, source, [row[-1] for row in rows], "by learning speed", figure, details)
+    yield answered(claim, source, [row[-1] for row in rows], f"by {by}", figure, details)
 
 
 def without_critic(find: Find) -> Iterator[Block]:

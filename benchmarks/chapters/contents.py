@@ -14,6 +14,7 @@ from manyseeds.benchmarks.chapters import (
     environments,
     estimators,
     evidence,
+    failures,
     gradient_variance,
     interchange,
     language_claims,
@@ -144,6 +145,14 @@ CHAPTERS: tuple[Chapter, ...] = (
         lambda store: claims.page(store.loaded, store.results),
         needs=of_suite("claims"),
         files=("replicas.json", "learning_rates.json"),
+    ),
+    Chapter(
+        "failures.md",
+        "Why trainings fail",
+        "GRPO on MountainCar, REINFORCE on Pendulum, some of DQN's seeds on CartPole",
+        lambda store: failures.page(store.loaded, store.results),
+        needs=of_suite("failures"),
+        files=("goal_first.json",),
     ),
     Chapter(
         "rainbow.md",

@@ -296,6 +296,23 @@ DISCOUNTS = (0.9, 0.99)
 GROUP_SIZES = (8, 32, 128)
 EQUAL_EPISODES = ((16, 2), (4, 8), (1, 32))  # groups, and episodes in each
 
+# Why GRPO fails on MountainCar, where PPO learns within GRPO's budget; REINFORCE on Pendulum; and
+# some of DQN's seeds on CartPole. What is suspected is taken away, or put into what works.
+BEFORE_GRPO = {"total_timesteps": 300_000}
+UNTRAINED_CRITIC = {"value_coef": 0.0}
+NO_BOOTSTRAP = {"gae_lambda": 1.0}
+MORE_STEPS: tuple[dict[str, Any], ...] = (
+    {"total_timesteps": 6_000_000},
+    {"learning_rate": 1e-2},
+    {"weight": "baseline"},
+)
+ONE_STEP = {"epochs": 1, "minibatch_size": 6_400}  # all samples of an update
+STEADIER: dict[str, dict[str, Any]] = {
+    "a quarter of the learning rate": {"learning_rate": 0.000575},
+    "a quarter of the gradient steps": {"gradient_steps": 32},
+    "a target network that is 1,024 timesteps old": {"target_update_interval": 1_024},
+}
+
 # PPO and DQN by four libraries with the hyperparameters that all of them can set: no schedules, of
 # which rejax has none, and budgets at which nothing is learned any more.
 LIBRARIES = ("manyseeds", "sb3", "sbx", "rejax")
@@ -526,6 +543,16 @@ SUITES = {
             for env in ABLATED
             for n, size in dict.fromkeys((*((1, size) for size in GROUP_SIZES), *EQUAL_EPISODES))
         ),
+    ),
+    # Why a training fails: one cause at a time taken away, some minutes of one core.
+    "failures": (
+        *(
+            Cell("ppo", "MountainCar-v0", 30, settings={**BEFORE_GRPO, **x}, cut=SHORT)
+            for x in ({}, UNTRAINED_CRITIC, NO_BOOTSTRAP)
+        ),
+        *(Cell("reinforce", "Pendulum-v1", 30, settings=x, cut=SHORT) for x in MORE_STEPS),
+        Cell("grpo", "Pendulum-v1", 30, settings=ONE_STEP, cut=SHORT),
+        *(Cell("dqn", "CartPole-v1", 60, settings=x, cut=SHORT) for x in STEADIER.values()),
     ),
     # Which part of Rainbow carries it; and quantiles alone beside sb3-contrib's.
     "rainbow": (

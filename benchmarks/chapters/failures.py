@@ -1,0 +1,275 @@
+"""The page of why trainings fail: GRPO on MountainCar, REINFORCE on Pendulum, DQN on CartPole.
+
+Reads the runs of `python benchmarks/sweep.py --suite failures`, those of the presets, and what
+goal_first.py has measured. What decides a statement was written before its runs were trained, but
+for what a stored run had shown already, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.blocks import Block, Claim, Heading, Outcome, Table, Text
+from manyseeds.benchmarks.chapters.claims import Find, contrasts_of
+from manyseeds.benchmarks.chapters.differences import (
+    CLAIM_RULE,
+    claim_word,
+    compared,
+    judged,
+)
+from manyseeds.benchmarks.chapters.origins import command_text
+from manyseeds.benchmarks.experiments.suite import (
+    ALONE,
+    BEFORE_GRPO,
+    MORE_STEPS,
+    NO_BOOTSTRAP,
+    NO_PARTS,
+    ONE_STEP,
+    STEADIER,
+    UNTRAINED_CRITIC,
+    Cell,
+)
+from manyseeds.benchmarks.measurements import goal_first
+from manyseeds.benchmarks.store.comparison import run_of
+from manyseeds.benchmarks.store.results import Result
+from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.record import plural
+from manyseeds.stats import Estimate, Floats
+
+OURS = "our own question"
+
+
+def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
+    """The statements that there are runs for; nothing without any."""
+
+    def find(algo: str, env: str, **settings: Any) -> Result | None:
+        return run_of(Cell(algo, env, 30, settings=settings), results)
+
+    sections = {
+        "GRPO on MountainCar-v0": [*without_signal(find, folder)],
+        "REINFORCE on Pendulum-v1": [*few_steps(find)],
+        "DQN on CartPole-v1": [*unsteady(find)],
+    }
+    claims = [x for section in sections.values() for x in section if isinstance(x, Claim)]
+    if not claims:
+        return
+    words = [claim.verdict for claim in claims]
+    counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    yield Outcome(f"{plural(len(words), 'suspicion')}: {', '.join(counts)}.")
+    yield Text(
+        "Each suspicion about a training that fails is tested by taking the suspected cause away, "
+        f"or by putting it into a training that works. {CLAIM_RULE}"
+    )
+    for title, section in sections.items():
+        if section:
+            yield Heading(title)
+            yield from section
+
+
+def late(result: Result) -> Floats:
+    return result.late
+
+
+def speed(result: Result) -> Floats:
+    return result.auc
+
+
+# ---- GRPO on MountainCar ---------------------------------------------------------------------
+
+
+def without_signal(find: Find, folder: Path) -> Iterator[Block]:
+    """Whether GRPO lacks returns that differ, and what PPO's critic gives."""
+    env = "MountainCar-v0"
+    if grpo := find("grpo", env):
+        rows = grpo.run.table("metrics.parquet", ("seed", "timestep", "zero_variance"))
+        shares = rows.groupby("seed")["zero_variance"].mean()
+        yield Claim(
+            "No episode reaches the goal, so all episodes of a group return the same, and GRPO "
+            "has nothing to learn from.",
+            claim_word(["true" if shares.min() == 1 else "false"]),
+            f"{shares.mean():.1%} of the groups are left out, a mean over {len(shares)} seeds",
+            details=[Text("Known before from the runs of the preset.")],
+            source=OURS,
+        )
+    path = find_file(folder, "goal_first.json")
+    yield from section_of(path, goal_first.STORED, after_ppo)
+    ppo = find("ppo", env, **BEFORE_GRPO)
+    untrained = find("ppo", env, **BEFORE_GRPO, **UNTRAINED_CRITIC)
+    no_bootstrap = find("ppo", env, **BEFORE_GRPO, **NO_BOOTSTRAP)
+    yield from contrasts_of(
+        "failures-critic",
+        "PPO learns there, from the same rewards, because its critic learns: not without.",
+        OURS,
+        {env: [("trained critic against untrained", ppo, untrained)]},
+        "PPO with its preset and GRPO's budget, with and without a loss of the critic "
+        "(--value-coef 0), which then stays as it was initialised.",
+        speed,
+        "learning speed",
+    )
+    yield from contrasts_of(
+        "failures-bootstrap",
+        "It has to be the critic's estimate of what follows, not a baseline: PPO learns more "
+        "slowly with lambda 1.",
+        OURS,
+        {env: [("the preset's lambda against 1", ppo, no_bootstrap)]},
+        "PPO with its preset and GRPO's budget. With lambda 1 values serve as a baseline, and "
+        "bootstrap only where a rollout or the time limit cuts an episode off.",
+        speed,
+        "learning speed",
+    )
+
+
+STAGE_COLUMNS = ("training", "n", "greedy, mean [95%]", "sampled, mean [95%]")
+
+
+def after_ppo(stored: dict[str, Any]) -> Iterator[Block]:
+    """Whether GRPO learns from a policy that reaches the goal."""
+    returns = {
+        stage: {mode: np.array(x) for mode, x in by_mode.items()}
+        for stage, by_mode in stored["returns"].items()
+    }
+    if any(len(x) != stored["seeds"] for by_mode in returns.values() for x in by_mode.values()):
+        raise ValueError("a stage lacks a seed")
+    rows = []
+    for stage, by_mode in returns.items():
+        means = (stats.estimate(by_mode[mode], "mean").text(1) for mode in ("greedy", "sampled"))
+        rows.append((stage, str(stored["seeds"]), *means))
+    details: list[Block] = [
+        Text(
+            f"PPO is stopped after {stored['timesteps']:,} timesteps, GRPO goes on from its policy "
+            "for the budget of its own preset. Differences are paired over seeds."
+        ),
+        Table("failures-goal", STAGE_COLUMNS, rows),
+        command_text(stored),
+    ]
+    before = returns[goal_first.PPO_STOPPED]["sampled"]
+    for name, claim, stage in (
+        (
+            "failures-goal",
+            "Where its first policy reaches the goal, GRPO learns to reach it sooner.",
+            "then GRPO",
+        ),
+        (
+            "failures-divided",
+            "It does where advantages are not divided by the deviation of the group, which makes "
+            "the smallest differences as large as any.",
+            "then GRPO, not divided",
+        ),
+    ):
+        gain = stats.estimate(returns[stage]["sampled"] - before, "mean")
+        found = compared("sampled return", f"{stage} minus before", gain, digits=1)
+        yield judged(name, claim, OURS, found, details)
+
+
+# ---- REINFORCE on Pendulum --------------------------------------------------------------------
+
+
+def few_steps(find: Find) -> Iterator[Block]:
+    """Whether REINFORCE lacks gradient steps, the size of them, or a baseline."""
+    env = "Pendulum-v1"
+    plain, grpo = find("reinforce", env), find("grpo", env)
+    longer, larger, baseline = (find("reinforce", env, **x) for x in MORE_STEPS)
+    about = "REINFORCE with its preset, which takes a gradient step per 8 episodes, "
+    for name, claim, run, what in (
+        (
+            "failures-budget",
+            "REINFORCE takes too few gradient steps: with twenty times the budget it ends higher.",
+            longer,
+            "20 times the budget against the preset's",
+        ),
+        (
+            "failures-rate",
+            "Its steps are too small: with ten times the learning rate it ends higher.",
+            larger,
+            "learning rate 0.01 against 0.001",
+        ),
+        (
+            "failures-baseline",
+            "Its gradient is too noisy: with a learned baseline it ends higher.",
+            baseline,
+            "baseline against none",
+        ),
+    ):
+        yield from contrasts_of(
+            name, claim, OURS, {env: [(what, run, plain)]}, f"{about}and one change.", late, BY_LATE
+        )
+    yield from contrasts_of(
+        "failures-one-step",
+        "GRPO learns there because it takes many gradient steps per update: with one, it ends "
+        "lower.",
+        OURS,
+        {env: [("the preset against one step", grpo, find("grpo", env, **ONE_STEP))]},
+        "GRPO with its preset, and with one gradient step on all samples of an update.",
+        late,
+        BY_LATE,
+    )
+
+
+BY_LATE = "late score"
+
+
+# ---- DQN on CartPole --------------------------------------------------------------------------
+
+
+def unsteady(find: Find) -> Iterator[Block]:
+    """Whether DQN's failing seeds have not learned, or have lost it again."""
+    env = "CartPole-v1"
+    dqn = find("dqn", env)
+    if dqn is None or not dqn.failures:
+        return
+    bar = dqn.spec.reward_threshold
+    assert bar is not None
+    by_seed = dqn.curve.sort_values("timestep").groupby("seed")["return_mean"]
+    there = {seed: returns.to_numpy() >= bar for seed, returns in by_seed}
+    failed = dqn.failures
+    reached = sum(bool(there[seed].any()) for seed in failed)
+    others = [there[seed] for seed in dqn.seeds if seed not in failed]
+    lost = sum(bool((~x[x.argmax() :]).any()) for x in others if x.any())
+    yield Claim(
+        "The seeds that fail had learned, and lost it again.",
+        claim_word(["true"] * reached + ["false"] * (len(failed) - reached)),
+        f"{reached} of {len(failed)} failing seeds had scored {bar:g} or more before; of the "
+        f"{len(others)} others {lost} had fallen below it in between",
+        details=[Text("Known before from the runs of the preset.")],
+        source=OURS,
+    )
+    found = []
+    for name, settings in STEADIER.items():
+        if run := find("dqn", env, **settings):
+            found += compared(FAILING, f"{name} minus the preset", failing_less(run, dqn))
+    plain, c51 = (find("rainbow", env, **x) for x in (NO_PARTS, ALONE["C51"]))
+    if plain and c51:
+        found += compared(FAILING, "C51 minus DQN, networks of 64-64", failing_less(c51, plain))
+    if found:
+        yield judged(
+            "failures-steadier",
+            "Fewer seeds fail with smaller steps, fewer of them, an older target network, or a "
+            "distribution of values.",
+            OURS,
+            found,
+            [
+                Text(
+                    "DQN with its preset and one change; and Rainbow's parts, of which C51 alone, "
+                    "with smaller networks. A seed fails that ends below the threshold. Intervals "
+                    "are Newcombe's (1998)."
+                )
+            ],
+            sign=-1,
+        )
+
+
+FAILING = "share of seeds that fail"
+
+
+def failing_less(run: Result, other: Result) -> Estimate:
+    """The difference of the shares of seeds that fail."""
+    sizes = len(run.seeds), len(other.seeds)
+    failures = len(run.failures), len(other.failures)
+    low, high = stats.failure_difference(failures, sizes)
+    value = failures[0] / sizes[0] - failures[1] / sizes[1]
+    return Estimate(value, low, high, min(sizes))
