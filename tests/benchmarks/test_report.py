@@ -205,6 +205,26 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     assert (judged.loc["late", "difference"], judged.loc["late", "look"]) == (difference, 4)
 
 
+def test_core_seconds_name_their_machines() -> None:
+    """The most frequent one, then the runs of each other."""
+
+    def timed(algo: str, machine: str) -> Any:
+        return SimpleNamespace(algo=algo, fastest=(1.0, machine), core_seconds=np.ones(1))
+
+    pairs: list[Any] = [
+        SimpleNamespace(headline=[timed("ppo", "B"), timed("sb3-ppo", "A")]),
+        SimpleNamespace(headline=[timed("a2c", "A")]),
+    ]
+    (note,) = environment_pages.core_seconds_note(pairs)
+    assert "while other processes ran, on A; those of PPO on B." in str(note)
+    for unknown in (
+        SimpleNamespace(algo="ppo", fastest=None),
+        SimpleNamespace(algo="ppo", fastest=(1.0, "A"), core_seconds=np.array([math.nan])),
+    ):
+        nothing: list[Any] = [SimpleNamespace(headline=[unknown])]
+        assert not [*environment_pages.core_seconds_note(nothing)]
+
+
 # ---- Verdicts and failures ------------------------------------------------------------
 
 SAME = dict.fromkeys(range(30), 500.0)
