@@ -117,7 +117,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
         (
             name,
             f"{len(r.seeds)} + {len(first.seeds)}",
-            verdict_text(parity_of(r, first, "final"), first.spec),
+            verdict_text(parity_of(r, first, "late"), first.spec),
             verdict_text(parity_of(r, first, "auc"), first.spec)
             if r.timesteps == first.timesteps
             else "none (trained for other timesteps)",
@@ -127,7 +127,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
     if verdicts:
         print_table(
             f"Against {names[0]}: difference of mean normalised scores, margin {MARGIN}",
-            ("run", "n", "final score", "AUC"),
+            ("run", "n", "late score", "AUC"),
             verdicts,
         )
     print(f"plot: {out}")

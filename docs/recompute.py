@@ -19,7 +19,7 @@ scores, verdicts = (pd.read_csv(RESULTS / "tables" / f"{x}.csv") for x in ("scor
 
 
 def seeds(env: str, algo: str, run: str) -> pd.DataFrame:
-    """Of each seed of a run: its final score, the area under its curve, the mean of its end."""
+    """Of each seed of a run: its final score, the area under its curve, its late score."""
     rows = pd.read_parquet(RESULTS / "runs" / env / algo / "curve.parquet")
     rows = rows[(rows["run"] == run) & (rows["mode"] == "greedy") & (rows["seed"] < 1000)]
     curves = rows[rows["episodes"] == 32].pivot(
@@ -28,9 +28,9 @@ def seeds(env: str, algo: str, run: str) -> pd.DataFrame:
     at = curves.columns.to_numpy(dtype=float)
     auc = pd.Series(np.trapezoid(curves.to_numpy(), at) / at[-1], curves.index)
     # An evaluation of the last fifth may be late by as long as an update takes.
-    end = curves.loc[:, at >= 0.775 * at[-1]].mean(axis=1)
+    late = curves.loc[:, at >= 0.775 * at[-1]].mean(axis=1)
     final = rows[rows["episodes"] == 100].set_index("seed")["return_mean"]
-    return pd.DataFrame({"final": final, "auc": auc, "end": end}).sort_index()
+    return pd.DataFrame({"final": final, "auc": auc, "late": late}).sort_index()
 
 
 failed = False
@@ -41,10 +41,10 @@ for env, algo in (cell.split("/") for cell in CELLS.split()):
         len(ours) == row["n"],
         *(np.isclose(ours[m].mean(), row[f"{m}_mean"]) for m in ("final", "auc")),
     ]
-    for measure, column in (("auc", "auc"), ("final", "end")):
+    for measure in ("auc", "late"):
         judged = verdicts[(verdicts["env"] == env) & (verdicts["algo"] == algo)]
         judged = judged[judged["measure"] == measure].iloc[0]
-        d = ours[column].iloc[:300].mean() - theirs[column].iloc[: judged["look"]].mean()
+        d = ours[measure].iloc[:300].mean() - theirs[measure].iloc[: judged["look"]].mean()
         equal.append(np.isclose(d / (SCALES[env][1] - SCALES[env][0]), judged["difference"]))
     failed |= not all(equal)
     print(env, algo, f"{ours['final'].mean():.1f}", "equal" if all(equal) else f"differs: {equal}")

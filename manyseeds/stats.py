@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Statistic = Literal["iqm", "mean"]
 # `ceiling` is said by the rule of the benchmarks alone (benchmarks/experiments/verdicts.py).
-Word = Literal["equivalent", "better", "worse", "undecided", "saturated", "ceiling"]
+VerdictWord = Literal["equivalent", "better", "worse", "undecided", "saturated", "ceiling"]
 
 MAX_DIGITS = 6  # behind the first one, of a number that is written by its size
 EQUIVALENCE_SEEDS = 30  # of fewer, a failure in ten seeds stays unseen too often
@@ -130,7 +130,7 @@ def number_text(number: float, digits: int | None) -> str:
 class Parity:
     """Verdict of `parity`."""
 
-    word: Word
+    word: VerdictWord
     difference: Estimate  # of normalised scores, ours minus theirs; n is that of the smaller side
     p: float  # of the permutation test that both sides are alike
     margin: float = 0.05  # within which differences count as equivalent
@@ -395,7 +395,7 @@ def word_of(
     margin: float,
     level: float,
     same: bool,
-) -> Word:
+) -> VerdictWord:
     """The word for the intervals of a difference at the levels of equivalence and of differences,
     as `parity` says. n: seeds of the smaller side. level: of differences."""
     if same:

@@ -442,6 +442,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "diverged": {str: int},
         "timesteps_per_seed": int,
         "total_seconds?": float,
+        "timesteps_per_second?": float,
         "threshold?": (float, None),
         "digits?": (int, None),
         "weights_sha256?": {str: str},

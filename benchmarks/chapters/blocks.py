@@ -190,7 +190,7 @@ class Fold:
     blocks: Sequence[Block]
 
 
-Word = Literal["holds", "does not hold", "not shown", "in part"]
+ClaimWord = Literal["holds", "does not hold", "not shown", "in part"]
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Claim:
     """
 
     claim: Inline
-    verdict: Word
+    verdict: ClaimWord
     number: Inline = ""
     figure: Figure | None = None
     details: Sequence[Block] = field(default=())

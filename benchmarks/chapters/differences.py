@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, Inline, Table, Word
+from manyseeds.benchmarks.chapters.blocks import Block, Claim, ClaimWord, Figure, Inline, Table
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
 from manyseeds.record import plural
@@ -20,7 +20,7 @@ Verdicts = dict[str, dict[str, Parity | None]]  # by the panel of a figure and t
 WORDS = {1: "higher", -1: "lower", 0: "undecided"}
 
 
-def claim_word(answers: Iterable[Answer]) -> Word:
+def claim_word(answers: Iterable[Answer]) -> ClaimWord:
     """The verdict on a claim that is true or false of several pairs."""
     found = set(answers)
     if "true" in found:
@@ -123,7 +123,7 @@ def compared(
     return [Compared(measure, what, difference, digits, unit)] if difference else []
 
 
-def verdict_on(found: Sequence[Compared], sign: int) -> Word:
+def verdict_on(found: Sequence[Compared], sign: int) -> ClaimWord:
     """Whether all differences have the sign (1 or -1) that a claim gives them."""
     return claim_word({1: "true", -1: "false", 0: "undecided"}[sign * x.sign] for x in found)
 

@@ -15,7 +15,7 @@ from manyseeds.stats import Parity
 SAC = "sac_discrete"
 COLUMNS = (
     *("environment", "timesteps", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
-    *("SAC's AUC against it", "SAC's final against it"),
+    *("SAC's AUC against it", "SAC's late score against it"),
 )
 WORDS = ("better", "worse", "equivalent", "saturated", "undecided", "not judged")
 
@@ -41,7 +41,7 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
         counted = "; by ".join(counts(MEASURES[m], v) for m, v in verdicts.items())
         yield Text(
             f"Is {display(SAC)} better than DQN? In "
-            f"{plural(len(verdicts['final']), 'comparison')} at the same number of timesteps, by "
+            f"{plural(len(verdicts['late']), 'comparison')} at the same number of timesteps, by "
             f"{counted}. DQN has the preset of rl-baselines3-zoo, and that with the networks of "
             f"{display(SAC)}, whose own settings are the best of two searches."
         )
@@ -71,7 +71,7 @@ def row(env: str, name: str, result: Result) -> tuple[str, ...]:
 
 
 def counts(measure: str, verdicts: Sequence[Parity | None]) -> str:
-    """`final score it is better in 1 and worse in 2`: only what there is."""
+    """`late score it is better in 1 and worse in 2`: only what there is."""
     words = [verdict.word if verdict else "not judged" for verdict in verdicts]
     there = [f"{word} in {words.count(word)}" for word in WORDS if word in words]
     return f"{measure} it is {', '.join(there)}"

@@ -10,6 +10,8 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from manyseeds import plots
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
@@ -57,10 +59,11 @@ SIDES = ("manyseeds", "SB3")  # of every figure, in the same colours everywhere
 RANKS = ("median", "worst")  # of seeds, by their final score
 UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
-TO_THRESHOLD = "to threshold (seeds)"
+# Columns of environments that have a threshold.
+TO_THRESHOLD = ("timesteps to threshold (seeds)", "core-seconds to threshold")
 SCORES = (
     *("algorithm", "n", "AUC, mean [95%]", "AUC against SB3", "final score, mean [95%]"),
-    *("last fifth against SB3", "failures", TO_THRESHOLD, "timesteps"),
+    *("late score against SB3", "failures", *TO_THRESHOLD, "timesteps"),
 )
 TARGETS = ("algorithm", "n", "mean [95%]", "target", "result")
 DETAILS = (
@@ -112,6 +115,7 @@ def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
     stem = score_table(pairs).name
     yield Heading("Scores")
     yield score_note(pairs)
+    yield from core_seconds_note(pairs)
     yield score_table(pairs)
     yield from failures_list(pairs)
     yield from equal_budgets(pairs)
@@ -235,10 +239,29 @@ def score_note(pairs: Sequence[Pair]) -> Text:
         text += (
             "The second line of a row is SB3 at the same settings. Below a verdict are the "
             "difference of the normalised means, ours minus SB3's, with its "
-            f"{SHOWN_LEVEL} interval, and the seeds of both sides that it is based on. "
+            f"{SHOWN_LEVEL} interval, and the seeds of both sides that it is based on. The late "
+            "score is the mean of the evaluations in the last fifth of training. "
         )
     how = Link("how to read this", page="verdicts.md", anchor="how-to-read-this")
     return Text(f"{text}The terms are explained in ", how, ".")
+
+
+def core_seconds_note(pairs: Sequence[Pair]) -> Iterator[Block]:
+    """What core-seconds are, and where they were measured; nothing where there are none."""
+    by_machine: dict[str, list[str]] = {}
+    for result in (r for pair in pairs for r in pair.headline):
+        if result.fastest and np.isfinite(result.core_seconds).any():
+            by_machine.setdefault(result.fastest[1], []).append(display(result.algo))
+    if not by_machine:
+        return
+    first, *others = sorted(by_machine, key=lambda name: -len(by_machine[name]))
+    where = [f"on {first}", *(f"those of {', '.join(by_machine[x])} on {x}" for x in others)]
+    yield Text(
+        "Core-seconds are those of a seed's learning, evaluation left out, on one core. Ours "
+        "trains all seeds of a part as one batch, SB3 one at a time. They are upper bounds: the "
+        "wall time of one thread, in the fastest part of a run, while other processes ran, "
+        f'{"; ".join(where)}. "-": no seed got there, or none was timed so.'
+    )
 
 
 def verdict_cell(pair: Pair, measure: str) -> Cell:
@@ -274,15 +297,16 @@ def score_table(pairs: Sequence[Pair]) -> Table:
             sides(pair, lambda r: r.text("auc", "mean")),
             verdict_cell(pair, "auc"),
             sides(pair, lambda r: r.text("final", "mean")),
-            verdict_cell(pair, "final"),
+            verdict_cell(pair, "late"),
             sides(pair, Result.failures_text),
             sides(pair, to_threshold),
+            sides(pair, Result.core_seconds_text),
             sides(pair, lambda r: f"{r.timesteps:,}"),
         )
         for pair in pairs
     ]
     unknown = reachable_threshold(pairs[0].headline[0].spec) is None
-    shown = [not (unknown and name == TO_THRESHOLD) for name in SCORES]
+    shown = [not (unknown and name in TO_THRESHOLD) for name in SCORES]
     columns, *cells = (list(compress(row, shown)) for row in (SCORES, *rows))
     return Table(f"environment-{file_name(pairs[0].env)}", columns, cells)
 

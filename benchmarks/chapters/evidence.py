@@ -15,6 +15,7 @@ from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
+    ClaimWord,
     Code,
     Heading,
     Item,
@@ -25,7 +26,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Strong,
     Table,
     Text,
-    Word,
     folded_if_long,
 )
 from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
@@ -66,17 +66,15 @@ from manyseeds.stats import Parity
 
 RULE = Items(
     [
-        "Learning speed is judged first, because it tells algorithms apart; then the final score, "
-        f"here the mean of the evaluations in the last {LAST_SHARE:.0%} of training.",
+        "Learning speed is judged first, because it tells algorithms apart; then the late score.",
         f'A {SHOWN_LEVEL} interval within the margin of the environment is "equivalent", whatever '
         f"its sign, from {EQUIVALENT_FROM} seeds of SB3's on, and if the 95% interval of the "
-        f"difference of two shares lies within ±{FAILURE_MARGIN}: of the seeds that end with a "
-        f"normalised score below {FAILED} in the last {LAST_SHARE:.0%} of training. Otherwise it "
-        "is undecided.",
+        f"difference of two shares lies within ±{FAILURE_MARGIN}: of the seeds with a normalised "
+        f"late score below {FAILED}. Otherwise it is undecided.",
         f'If the {1 - LEVELS.differs:.0%} interval lies above 0, it is "better", and below 0 '
         f'"worse", if the permutation test agrees at {LEVELS.differs:.0%}.',
         '"Ceiling" is said in the place of equivalent where SB3\'s algorithm is as alike to '
-        f"another one of SB3's by the final score, within ±{MARGIN_LEAST}: there equivalence says "
+        f"another one of SB3's by the late score, within ±{MARGIN_LEAST}: there equivalence says "
         "nothing.",
         'Any other interval is "undecided".',
         f"The margin is at most ±{MARGIN}, and so narrow that nine in ten pairs of different "
@@ -105,7 +103,8 @@ HOW_TO_READ = Items(
             f"{FINAL_EPISODES}: greedy policy, raw rewards, and the same start states for all "
             "seeds and algorithms. In tabular environments the greedy policy's return is computed "
             "exactly from P and R instead. The final score is the greedy return after training, "
-            "not the best one during training.",
+            "not the best one during training. The late score, which verdicts compare, is the mean "
+            f"of the evaluations in the last {LAST_SHARE:.0%} of training.",
         ),
         (
             Strong("Interval."),
@@ -146,7 +145,11 @@ HOW_TO_READ = Items(
             " AUC is the area under the learning curve divided by its length, that is, the mean "
             "greedy return over training. Timesteps to threshold is the first evaluation from "
             "which on all are at or above the reward threshold, the median over the seeds that end "
-            "there, with their number in brackets.",
+            "there, with their number in brackets. Core-seconds to threshold are these timesteps "
+            "over the timesteps per second that all seeds of a part have together on one core. "
+            "Stored is the wall time of one thread, often on a busy machine, so the fastest part "
+            "of a run counts: an upper bound. SB3 has a part for each seed, ours has few, so SB3's "
+            "is the closer one.",
         ),
         (
             Strong("n"),
@@ -194,7 +197,7 @@ def page(found: Sequence[Pair], loaded: Sequence[Result], results: Path) -> Iter
 
 def judged(found: Sequence[Pair]) -> list[Pair]:
     """The pairs that have verdicts, of both measures."""
-    return [pair for pair in found if pair.verdict("final")]
+    return [pair for pair in found if pair.verdict("late")]
 
 
 def verdicts(pairs: Sequence[Pair], measure: str) -> list[Verdict]:
@@ -211,13 +214,14 @@ def outcome(found: Sequence[Pair]) -> str:
     """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
     if not (pairs := judged(found)):
         return ""
-    auc, final = (
+    auc, late = (
         ", ".join(f"{word} in {n}" for word, n in counted(verdicts(pairs, measure)).items() if n)
         for measure in MEASURES
     )
     return (
         f"In {plural(len(pairs), 'comparison')} with stable-baselines3 (SB3) at the same settings, "
-        f"learning speed is {auc}. The final score is {final}."
+        f"learning speed is {auc}. The late score, the mean of the last fifth of training, "
+        f"is {late}."
     )
 
 
@@ -269,13 +273,13 @@ def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
         assert ours
         assert theirs
         n = seeds_to_decide(ours, theirs, verdict.parity.margin)
-        have, cost = pair.sb3.first_seeds, seconds_per_seed(pair.sb3)
-        more = max(n - have, 0) if n else 0
+        have, fastest = pair.sb3.first_seeds, pair.sb3.fastest
+        timesteps = max(n - have, 0) * pair.sb3.timesteps if n else 0
         rows.append(
             (
                 *(f"{pair.env}, {display(pair.algo)}", name, f"{len(pair.ours.seeds)} and {have}"),
                 f"{n:,}" if n else "more than 1,000",
-                f"{more * cost / 60:,.0f}" if n and math.isfinite(cost) else "",
+                f"{timesteps / fastest[0] / 60:,.0f}" if n and fastest else "",
             )
         )
     if not rows:
@@ -283,17 +287,13 @@ def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
     yield Heading("What would decide the others", level=3)
     yield Text(
         "The seeds of SB3's with which the undecided verdicts could become equivalent with "
-        f"{OURS} of ours, if means and variances stayed as they are, and the "
-        f"minutes of a core that these take. The rule ends at {LOOKS[-1]}."
+        f"{OURS} of ours, if means, variances and shares of failures stayed as they are, and the "
+        "minutes of a core that their learning takes at the speed of the fastest one. Intervals "
+        "are as wide as the rule's, but taken to be symmetric, which those of skewed scores are "
+        f"not. The rule ends at {LOOKS[-1]}."
     )
     columns = ("runs", "measure", "seeds", "of SB3's to decide", "core minutes")
     yield folded_if_long("Undecided", Table("verdicts-undecided", columns, rows))
-
-
-def seconds_per_seed(result: Result) -> float:
-    """What a seed took, in seconds of a core; NaN where that is not stored."""
-    took = sum(part.get("total_seconds", math.nan) for part in result.run.summaries)
-    return took / sum(len(part["seeds"]) for part in result.run.summaries)
 
 
 def expected_verdicts(stored: dict[str, Any], found: Sequence[Pair]) -> Iterator[Block]:
@@ -402,7 +402,8 @@ def revised_verdicts(results: Sequence[Result]) -> Iterator[Block]:
     yield Heading("Revised verdicts")
     yield Text(
         "These verdicts changed after publication. They were therefore repeated on fresh seeds "
-        f"({ranges(FRESH)}) of both sides, with a single test and 95% intervals:"
+        f"({ranges(FRESH)}) of both sides, with a single test and 95% intervals. In the place of "
+        "late scores, what was published first compared final ones."
     )
     yield Table("revised-verdicts", REVISED_COLUMNS, rows)
 
@@ -479,7 +480,7 @@ def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
 
 
 def simulated_cells(stored: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`PPO on CartPole-v1, final score` and its rates, of every simulated pair of runs."""
+    """`PPO on CartPole-v1, late score` and its rates, of every simulated pair of runs."""
     for measure, by_env in stored.items():
         for env, by_algo in by_env.items():
             for algo, rates in by_algo.items():
@@ -495,14 +496,14 @@ def rates_table(name: str, words: Sequence[str], rates: Mapping[str, Mapping[str
     return Table(name, ("scores", *words, "mean seeds"), rows)
 
 
-def rate_verdict(rates: Mapping[str, float], samples: int) -> tuple[Word, str]:
+def rate_verdict(rates: Mapping[str, float], samples: int) -> tuple[ClaimWord, str]:
     """Whether error rates stay below ERROR, each a share of `samples`, and the highest of them."""
     if not rates:
         return "not shown", ""
     counts = {name: round(rate * samples) for name, rate in rates.items()}
     bounds = {name: stats.failure_bound(count, samples) for name, count in counts.items()}
     above = [1 - stats.failure_bound(samples - n, samples) > ERROR for n in counts.values()]
-    word: Word = "does not hold" if all(above) else "in part" if any(above) else "not shown"
+    word: ClaimWord = "does not hold" if all(above) else "in part" if any(above) else "not shown"
     if all(bound < ERROR for bound in bounds.values()):
         word = "holds"
     name = max(rates, key=rates.__getitem__)

@@ -16,12 +16,12 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
+    ClaimWord,
     Code,
     Items,
     Strong,
     Table,
     Text,
-    Word,
     sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
@@ -269,7 +269,7 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
             gains += [(kl, x) for x in gain]
     higher = [kl for kl, x in gains if x.sign > 0]
     lower = [kl for kl, x in gains if x.sign < 0]
-    word: Word = "not shown"
+    word: ClaimWord = "not shown"
     number = ""
     if higher and lower:
         word = "holds" if max(higher) < min(lower) else "does not hold"

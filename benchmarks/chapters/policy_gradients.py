@@ -200,7 +200,7 @@ WEIGHTS_ABOUT = (
 # ---- A2C ------------------------------------------------------------------------------
 
 ESTIMATOR_COLUMNS = (
-    *("environment", "advantage", "n", "final, IQM [95%]", "failures", "final against GAE"),
+    *("environment", "advantage", "n", "final, IQM [95%]", "failures", "late score against GAE"),
     *("AUC, mean [95%]", "AUC against GAE", "mean squared advantage, first tenth [95%]"),
 )
 
@@ -237,9 +237,9 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
                 line, square = geometric_mean(result, "value_loss", share=0.1)
                 verdicts = {m: parity_of(result, other, m) if other else None for m in MEASURES}
                 texts = (verdict_text(v, result.spec) if other else "" for v in verdicts.values())
-                auc, final = texts
+                auc, late = texts
                 about = (env, name if settings else f"preset: {name}, {steps}")
-                scores = (result.text("final"), result.failures_text(), final)
+                scores = (result.text("final"), result.failures_text(), late)
                 speeds = (result.text("auc", "mean"), auc, square)
                 rows.append((*about, str(len(result.seeds)), *scores, *speeds))
                 runs.append(result.run)
@@ -383,14 +383,14 @@ def grpo_claim(
     meaning: Mapping[str, str],
     by_name: Mapping[tuple[str, str], Result],
 ) -> Claim:
-    """A claim of GRPO's paper, judged by the final scores of a pair in every environment."""
+    """A claim of GRPO's paper, judged by the late scores of a pair in every environment."""
     verdicts: dict[str, Parity | None] = {}
     rows: Rows = []
-    measure = MEASURES["final"]
+    measure = MEASURES["late"]
     for env in suite.BUDGETS:
         ours, other = (by_name.get((env, x)) for x in pair)
         if ours and other:
-            v = verdicts[env] = parity_of(ours, other, "final")
+            v = verdicts[env] = parity_of(ours, other, "late")
             rows.append((env, verdict_text(v, ours.spec), answer(v, meaning)))
     return answered(
         claim,

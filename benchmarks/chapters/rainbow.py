@@ -50,11 +50,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 Runs = dict[str, dict[str, Result]]  # by environment and variant
 COLUMNS = (
     *("environment", "variant", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
-    *("AUC against DQN or Rainbow", "final against it"),
+    *("AUC against DQN or Rainbow", "late score against it"),
 )
 PEER_COLUMNS = (
     *("environment", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
-    *("AUC against sb3-contrib", "final against it"),
+    *("AUC against sb3-contrib", "late score against it"),
 )
 BETTER = {"better": "true", "worse": "false", "equivalent": "false"}
 WORSE = {"worse": "true", "better": "false", "equivalent": "false"}

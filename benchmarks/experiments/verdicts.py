@@ -1,7 +1,7 @@
 """The rule by which a comparison with stable-baselines3 is decided: version 2, of 2026-11-27.
 
-Learning speed (AUC) is judged first, because it tells algorithms apart; then the final score, here
-the mean of the evaluations in the last fifth of training. Each is looked at with 30, 60
+Learning speed (AUC) is judged first, because it tells algorithms apart; then the late score, the
+mean of the evaluations in the last fifth of training. Each is looked at with 30, 60
 and 100 seeds of SB3's, whose seeds are dear, and with all of ours up to OURS, which are cheap:
 
     better, worse   the 99% interval of the difference of means excludes 0, and the permutation test
@@ -10,7 +10,7 @@ and 100 seeds of SB3's, whose seeds are dear, and with all of ours up to OURS, w
                     EQUIVALENT_FROM seeds of SB3's, and the 95% interval of the difference of the
                     shares of seeds that end below FAILED lies within FAILURE_MARGIN; a difference
                     within the margin is neither better nor worse
-    ceiling         the same by the final score, where SB3's algorithm and another of SB3's are as
+    ceiling         the same by the late score, where SB3's algorithm and another of SB3's are as
                     alike within MARGIN_LEAST: that ours is equivalent then says nothing
 
 The first look that decides is the verdict; no seeds of SB3's are added after it. It is final when
@@ -26,7 +26,7 @@ pairs of different algorithms of SB3's, of those not at their ceiling, would not
 `benchmarks/margins.py`.
 
 Version 1, of 2026-11-22, had 10, 20, 30 and 60 seeds of both sides, 99% intervals for every word, a
-margin of 0.05 everywhere, and the final evaluation.
+margin of 0.05 everywhere, and the final score, that of the evaluation after training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyseeds import stats
-from manyseeds.stats import Floats, Levels, Parity, Word
+from manyseeds.stats import Floats, Levels, Parity, VerdictWord
 
 LOOKS = (30, 60, 100)  # seeds of SB3's
 OURS = 300  # seeds of ours, at most
@@ -48,15 +48,15 @@ FIRST_FRESH = 1000  # the first of the seeds that nothing was chosen by
 LEVELS = Levels(differs=0.01, equivalent=0.04)  # at each look, two-sided
 LAST_SHARE = 0.2  # of training: five evaluations, at its beginning and later
 SHOWN_LEVEL = f"{1 - LEVELS.equivalent:.0%}"  # of the intervals of verdicts
-FAILED = 0.75  # normalised final score below which a seed counts as failed
+FAILED = 0.75  # normalised late score below which a seed counts as failed
 EQUIVALENT_FROM = 60  # seeds of SB3's: of 30 without a failure one in ten may fail
 FAILURE_MARGIN = 0.1  # of the difference of failure rates
 RESAMPLES = 100_000  # so that hardly any word depends on their seed
 MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
-MARGINS = (MARGIN, 0.04, 0.03, 0.025, 0.02, 0.015, 0.01)  # one of which an environment has
-MARGIN_LEAST = MARGINS[-1]
+MARGIN_CHOICES = (MARGIN, 0.04, 0.03, 0.025, 0.02, 0.015, 0.01)  # one of which an environment has
+MARGIN_LEAST = MARGIN_CHOICES[-1]
 # As benchmarks/margins.py found them on 2026-11-27, by measure and environment; elsewhere MARGIN.
-STATED = {
+MARGINS = {
     "auc": {
         "CartPole-v1": 0.025,
         "Acrobot-v1": 0.02,
@@ -64,7 +64,7 @@ STATED = {
         "MountainCarContinuous-v0": 0.04,
         "Pendulum-v1": 0.05,
     },
-    "final": {
+    "late": {
         "CartPole-v1": 0.05,
         "Acrobot-v1": 0.015,
         "MountainCar-v0": 0.03,
@@ -72,7 +72,7 @@ STATED = {
         "Pendulum-v1": 0.02,
     },
 }
-# Algorithms of SB3's that are as alike as MARGIN_LEAST to another one, by the final score.
+# Algorithms of SB3's that are as alike as MARGIN_LEAST to another one, by the late score.
 CEILINGS = {
     "CartPole-v1": ("a2c", "ppo"),
     "Acrobot-v1": ("a2c", "trpo"),
@@ -87,7 +87,7 @@ class Side:
     """The seeds of one side, in their order."""
 
     scores: Floats  # [S], normalised
-    failed: Flags  # [S], whether the final score is below FAILED
+    failed: Flags  # [S], whether the late score is below FAILED
     imputed: Flags  # [S]; no score of its own, but a failure score
 
     def first(self, n: int) -> Side:
@@ -142,7 +142,7 @@ def decide(
     return found
 
 
-def word_of(parity: Parity, sides: tuple[Side, Side], at_ceiling: bool) -> Word:
+def word_of(parity: Parity, sides: tuple[Side, Side], at_ceiling: bool) -> VerdictWord:
     """The word of the rule for that of a single look. Equal scores are equivalent, too."""
     if parity.word not in ("equivalent", "saturated"):
         return parity.word
@@ -159,20 +159,30 @@ def may_be_equivalent(failures: tuple[int, int], sizes: tuple[int, int]) -> bool
 
 
 def seeds_to_decide(ours: Side, theirs: Side, margin: float, most: int = 1000) -> int | None:
-    """The seeds of SB3's with which equivalence could be said, if means and variances stayed as
-    they are and ours had OURS: at a look, or more than the last one; None beyond `most`."""
-    one, other = (np.var(side.scores, ddof=1) for side in (ours, theirs))
-    z = NormalDist().inv_cdf(1 - LEVELS.equivalent / 2)
-    room = (margin - abs(ours.scores.mean() - theirs.scores.mean())) / z
-    left = room**2 - one / OURS if room > 0 else 0.0
-    if left <= other / most:
-        return None
+    """The seeds of SB3's with which equivalence could be said, if means, variances and shares of
+    failures stayed as they are and ours had OURS: at a look, or more than the last one; None beyond
+    `most`."""
+    variances = [float(np.var(side.scores, ddof=1)) for side in (ours, theirs)]
+    room = margin - abs(ours.scores.mean() - theirs.scores.mean())
     shares = [float(side.failed.mean()) for side in (ours, theirs)]
-    for n in range(max(math.ceil(other / left), EQUIVALENT_FROM), most + 1):
+    for n in range(EQUIVALENT_FROM, most + 1):
+        if half_width(variances, (OURS, n)) > room:
+            continue
         failures = round(shares[0] * OURS), round(shares[1] * n)
         if may_be_equivalent(failures, (OURS, n)):
             return next((look for look in LOOKS if look >= n), n)
     return None
+
+
+def half_width(variances: Sequence[float], sizes: tuple[int, int]) -> float:
+    """Half the interval of equivalence of a difference of means of normal scores, as
+    `stats.parity` has it with `one_shape`: by each side's own variance or by that of both together,
+    whichever is wider."""
+    (one, other), (n, m) = variances, sizes
+    both = (n * one + m * other) / (n + m)
+    variance = max(one / n + other / m, both / n + both / m)
+    tail = stats.expanded_tail(min(sizes), 1 - LEVELS.equivalent)
+    return NormalDist().inv_cdf(1 - tail) * math.sqrt(variance)
 
 
 # ---- Margins --------------------------------------------------------------------------------
@@ -205,5 +215,5 @@ def margin_of(pairs: Sequence[Rivals]) -> float:
     """The widest margin with which nine in ten pairs are not equivalent, of those that are apart
     at all; the least one where there is none."""
     apart = [pair.least for pair in pairs if pair.least > MARGIN_LEAST]
-    passing = {margin: sum(x <= margin for x in apart) for margin in MARGINS}
+    passing = {margin: sum(x <= margin for x in apart) for margin in MARGIN_CHOICES}
     return next((m for m, n in passing.items() if 10 * n <= len(apart)), MARGIN_LEAST)

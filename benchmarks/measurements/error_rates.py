@@ -34,8 +34,8 @@ from manyseeds.benchmarks.experiments.verdicts import (
     LEVELS,
     LOOKS,
     MARGIN,
+    MARGINS,
     OURS,
-    STATED,
     Flags,
     may_be_equivalent,
 )
@@ -73,7 +73,7 @@ class Sample(NamedTuple):
     """Seeds of one side of T comparisons."""
 
     scores: Floats  # [T, n], normalised
-    failed: Flags  # [T, n], whether the final score is a failure
+    failed: Flags  # [T, n], whether the late score is a failure
 
     def some(self, rows: Any, n: int) -> Sample:
         return Sample(self.scores[rows, :n], self.failed[rows, :n])
@@ -282,7 +282,7 @@ def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
     """The rates of a pair's own distribution: of sides that are alike, that differ by the margin,
     and by twice the margin. Ours or SB3's is lower, whichever is called
     equivalent more often."""
-    margin = STATED[measure].get(pair.env, MARGIN)
+    margin = MARGINS[measure].get(pair.env, MARGIN)
     draw = partial(resampled, known=shape_of(pair, measure))
     rates = partial(verdict_rates, samples=samples, margin=margin)
     found: dict[str, Any] = {"margin": margin, "alike": rates(draw, draw)}
@@ -319,7 +319,7 @@ def simulate(samples: int, judged: Sequence[Pair]) -> dict[str, Any]:
     for name, (ours, theirs) in apart.items():
         found["apart"][name] = verdict_rates(ours, theirs, samples)
         print(f"apart, {name}: {found['apart'][name]}", flush=True)
-    for measure in STATED:
+    for measure in MARGINS:
         for pair in judged:
             rates = cell_rates(pair, measure, max(samples // 2, 1))
             found["cells"].setdefault(measure, {}).setdefault(pair.env, {})[pair.algo] = rates

@@ -4,8 +4,8 @@
 
 The margin of an environment must tell algorithms apart: for each pair of different algorithms of
 SB3's it finds the margin from which on the rule of experiments/verdicts.py would call them
-equivalent, and the widest of MARGINS that nine in ten pairs do not pass. Algorithms that are as
-alike as the least margin are at their ceiling. The rule states what this found when it was made;
+equivalent, and the widest of MARGIN_CHOICES that nine in ten pairs do not pass. Algorithms that are
+as alike as the least margin are at their ceiling. The rule states what this found when it was made;
 later runs do not change it. As a control, each algorithm of ours is then judged against each
 *other* one of SB3's, as if they were the same. Writes margins.json, which report.py shows.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from manyseeds.benchmarks.experiments.verdicts import (
     LOOKS,
-    STATED,
+    MARGINS,
     Rivals,
     at_ceiling,
     margin_of,
@@ -68,12 +68,12 @@ def rivals_on(env: str, found: Sequence[Pair], measure: str) -> list[Rivals]:
 def margins(found: Sequence[Pair]) -> dict[str, dict[str, dict[str, Any]]]:
     """The margins of all environments with two algorithms of SB3's, by measure."""
     by_measure: dict[str, dict[str, dict[str, Any]]] = {}
-    for measure in STATED:
+    for measure in MARGINS:
         for env in dict.fromkeys(pair.env for pair in found):
             if compared := rivals_on(env, found, measure):
                 by_measure.setdefault(measure, {})[env] = {
                     "margin": margin_of(compared),
-                    "at_ceiling": sorted(at_ceiling(compared)) if measure == "final" else [],
+                    "at_ceiling": sorted(at_ceiling(compared)) if measure == "late" else [],
                     "pairs": [asdict(pair) for pair in compared],
                 }
     return by_measure
@@ -82,7 +82,7 @@ def margins(found: Sequence[Pair]) -> dict[str, dict[str, dict[str, Any]]]:
 def control(found: Sequence[Pair]) -> dict[str, dict[str, dict[str, int]]]:
     """How often each word is the verdict on an algorithm of ours and another one of SB3's."""
     counts: dict[str, dict[str, dict[str, int]]] = {}
-    for measure, one, other in product(STATED, found, found):
+    for measure, one, other in product(MARGINS, found, found):
         if one.env != other.env or one.algo == other.algo or not (one.sb3 and other.sb3):
             continue
         if one.ours and (verdict := decision(one.ours, other.sb3, measure)):

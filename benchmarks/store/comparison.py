@@ -25,7 +25,7 @@ from manyseeds.stats import Floats
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 ELSEWHERE = ("sbx-", "rejax-")  # of benchmarks/chapters/interchange.py alone
-MEASURES = {"auc": "learning speed (AUC)", "final": "final score"}
+MEASURES = {"auc": "learning speed (AUC)", "late": "late score"}
 # Timesteps after which algorithms are compared with each other; elsewhere the fewest that one of
 # them trains for.
 COMMON = {
@@ -54,7 +54,7 @@ class Pair:
         return [result for result in (self.ours, self.sb3) if result]
 
     def verdict(self, measure: str) -> Verdict | None:
-        """Of the `final` scores or the `auc`; None without both sides or with too few seeds."""
+        """By a measure of `MEASURES`; None without both sides or with too few seeds."""
         if self.ours is None or self.sb3 is None:
             return None
         return decision(self.ours, self.sb3, measure)
@@ -228,9 +228,11 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
             for i, seed in enumerate(r.seeds):
                 scores = {
                     "final": r.final[i],
+                    "late": r.late[i],
                     "sampled": r.sampled[i],
                     "auc": r.auc[i],
                     "timesteps_to_threshold": r.reached[i],
+                    "core_seconds_to_threshold": r.core_seconds[i],
                     "diverged_at": r.diverged.get(seed),
                     "failed": seed in r.failures,
                 }

@@ -22,7 +22,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
     LAST_SHARE,
     LOOKS,
     MARGIN,
-    STATED,
+    MARGINS,
     Side,
     Verdict,
     decide,
@@ -97,7 +97,7 @@ class Result:
     run: StoredRun
     spec: Scores
     seeds: list[int]
-    final: Floats  # greedy return at the end
+    final: Floats  # greedy return after training
     sampled: Floats  # the same, actions sampled
     episode_std: Floats  # of the greedy return at the end, over episodes; NaN when exact
     final_episodes: int  # of the evaluation at the end; 0 when exact
@@ -105,7 +105,7 @@ class Result:
     curve: pd.DataFrame  # the greedy evaluations during training, tidy
     timesteps: int  # per seed
     auc: Floats = field(init=False)  # mean return over training
-    late: Floats = field(init=False)  # mean of the evaluations in the last fifth of training
+    late: Floats = field(init=False)  # mean return of the evaluations in the last LAST_SHARE
     reached: Floats = field(init=False)  # timestep of the first evaluation at the threshold, or NaN
 
     def __post_init__(self) -> None:
@@ -181,9 +181,9 @@ class Result:
         return int(self.config["total_timesteps"])
 
     def scores(self, measure: str) -> Floats:
-        """What verdicts compare, `[S]`: the `final` score is the mean of the last evaluations,
-        which varies less than the very last one; or the `auc`."""
-        return self.late if measure == "final" else self.auc
+        """What verdicts compare, `[S]`: the `auc`, or the `late` score, which varies less than that
+        of one evaluation. The final score is no measure of verdicts: KeyError."""
+        return {"auc": self.auc, "late": self.late}[measure]
 
     def score_at(self, timesteps: int) -> Floats:
         """The greedy return after as many timesteps, `[S]`: the final score where that is the
@@ -224,6 +224,33 @@ class Result:
         there = self.reached[np.isfinite(self.reached)]
         median = f"{np.median(there):,.0f}" if len(there) else "never"
         return median, f"{len(there)} of {len(self.seeds)}"
+
+    @cached_property
+    def fastest(self) -> tuple[float, str] | None:
+        """Timesteps per core-second of all seeds of a part together, evaluation left out, and the
+        processor; None without a part that says them.
+
+        A summary has the wall time alone. That of one thread is at least its core's time, and what
+        ran beside it can only add to it, so the fastest part is nearest to what a core does.
+        """
+        speeds = [
+            (summary.get("timesteps_per_second", 0.0), processor(config["machine"]))
+            for summary, config in zip(self.run.summaries, self.configs, strict=True)
+            if (config["execution"]["device"], config["execution"]["threads"]) == ("cpu", 1)
+        ]
+        speed, machine = max(speeds, default=(0.0, ""))
+        return (speed, machine) if speed > 0 else None
+
+    @property
+    def core_seconds(self) -> Floats:
+        """What each seed cost at most until it was at the threshold to stay, `[S]`; NaN where it
+        never was, or no part says how fast it was."""
+        return self.reached / (self.fastest[0] if self.fastest else math.nan)
+
+    def core_seconds_text(self) -> str:
+        """The median over the seeds that reach the threshold, `0.16`, or `-`."""
+        there = self.core_seconds[np.isfinite(self.core_seconds)]
+        return stats.number_text(float(np.median(there)), None) if len(there) else "-"
 
     def estimate(self, measure: str, statistic: stats.Statistic = "iqm") -> Estimate:
         """Of a value per seed, `final`, `sampled` or `auc`. The interval is over seeds and starts,
@@ -398,8 +425,8 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     if one is None or other is None:
         return None
     name = theirs.algo.removeprefix("sb3-")
-    at_ceiling = measure == "final" and name in CEILINGS.get(theirs.spec.id, ())
-    return decide(one, other, STATED[measure].get(ours.spec.id, MARGIN), at_ceiling)
+    at_ceiling = measure == "late" and name in CEILINGS.get(theirs.spec.id, ())
+    return decide(one, other, MARGINS[measure].get(ours.spec.id, MARGIN), at_ceiling)
 
 
 def side_of(result: Result, measure: str) -> Side | None:
@@ -417,7 +444,7 @@ def side_of(result: Result, measure: str) -> Side | None:
 
 def seeds_due(ours: Result, theirs: Result) -> int:
     """How many seeds of SB3's the rule asks for, so that both verdicts are decided."""
-    verdicts = [decision(ours, theirs, measure) for measure in STATED]
+    verdicts = [decision(ours, theirs, measure) for measure in MARGINS]
     return max(v.due or v.look if v else LOOKS[0] for v in verdicts)
 
 

@@ -103,7 +103,7 @@ def test_a_claim_is_judged_by_its_comparisons(tmp_path: Path) -> None:
     (claim,) = (block for block in blocks if isinstance(block, Claim))
     assert (claim.verdict, claim.number) == (
         "in part",
-        "true in 1 of 4 comparisons by final score, false in 2, undecided in 1",
+        "true in 1 of 4 comparisons by late score, false in 2, undecided in 1",
     )
     assert claim.figure
     ((_, drawn),) = claim.figure.data["panels"].items()

@@ -30,14 +30,12 @@ def test_it_stands_beside_dqn_with_both_networks(tmp_path: Path) -> None:
     assert section(tmp_path) == []
     plant(tmp_path, "dqn", dict(enumerate(250 + scores)), env=ENV, middle=450)
     (text, _) = section(tmp_path)
-    assert "by learning speed (AUC) it is worse in 1; by final score it is better in 1." in str(
-        text
-    )
+    assert "by learning speed (AUC) it is worse in 1; by late score it is better in 1." in str(text)
     plant(tmp_path, "rainbow", dict(enumerate(450 + scores)), env=ENV, middle=450)
     plant(tmp_path, "rainbow", dict(enumerate(400 + scores)), env=ENV, middle=450, **NO_PARTS)
     text, table = section(tmp_path)
     assert "In 2 comparisons" in str(text)
-    assert "by final score it is better in 1, worse in 1." in str(text)
+    assert "by late score it is better in 1, worse in 1." in str(text)
     rows = tables_of([table])["discrete-sac"]
     assert [row[2] for row in rows] == ["Discrete SAC", "DQN", "DQN, 64-64"]
     assert [row[-1].split(" ")[0] for row in rows] == ["", "better", "worse"]

@@ -88,7 +88,7 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
     replaced, process = (x for x in advantages if isinstance(x, Claim))
     assert (replaced.verdict, replaced.number) == (
         "not shown",  # five seeds decide nothing
-        "true in 0 of 1 comparison by final score, false in 0, undecided in 1",
+        "true in 0 of 1 comparison by late score, false in 0, undecided in 1",
     )
     assert process.verdict == "not shown"
     assert not policy_gradients.critic_section(loaded, results)
@@ -110,7 +110,7 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     reference = by_name["gae", 64]
     for row, key in ((one_step, ("n_step", 64)), (preset, ("gae", 5))):
         result = by_name[key]
-        for column, measure in ((5, "final"), (7, "auc")):
+        for column, measure in ((5, "late"), (7, "auc")):
             verdict = parity(getattr(result, measure), getattr(reference, measure), result.spec)
             assert row[column] == verdict_text(verdict, result.spec)
     (claim,) = (x for x in section if isinstance(x, Claim))

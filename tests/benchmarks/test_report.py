@@ -57,11 +57,13 @@ def plant(
     digest: str | None = None,
     sealed: bool = True,
     parts: Sequence[Sequence[int]] = (),
+    speed: float | None = None,
     **settings: Any,
 ) -> RunFolder:
     """A finished run of `algo` (sb3-ppo: SB3's); a curve is RANDOM, middle, final at 0, T/2, T.
 
-    Sampled scores are 10 below the greedy ones, and episodes spread by 7.
+    Sampled scores are 10 below the greedy ones, and episodes spread by 7. speed: timesteps per
+    second of a seed.
     """
     name = algo.removeprefix("sb3-")
     trained_by = (
@@ -95,6 +97,8 @@ def plant(
             for mode, minus in (("greedy", 0), ("sampled", 10))
         }
         summary = {"seeds": list(seeds), "final": final, "timesteps_per_seed": T}
+        if speed:
+            summary["timesteps_per_second"] = speed * len(seeds)
         summary["diverged"] = {str(s): t for s, t in (diverged or {}).items() if s in seeds}
         write_json(part / "summary.json", summary)
         if sealed:
@@ -145,7 +149,7 @@ MATRIX, COLUMN = "Which algorithm for which environment", f"[{ENV}](environments
 def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     """On the page, in the terminal and, not rounded, in the tables for programs."""
     monkeypatch.setattr(verdicts, "LOOKS", (4,))
-    plant(tmp_path, "ppo", FINALS, diverged={2: 512}, parts=[[0, 1], [1, 2, 3]])
+    plant(tmp_path, "ppo", FINALS, diverged={2: 512}, parts=[[0, 1], [1, 2, 3]], speed=1000)
     plant(tmp_path, "ppo", {0: 480.0, 1: 490.0, 2: 500.0}, gamma=0.9)
     plant(tmp_path, "sb3-ppo", FINALS)
     report.main(["--results", str(tmp_path)])
@@ -165,7 +169,8 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     assert [row["n"] for row in table(page, BUDGETS)] == ["4<br>4"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
     assert side(row, "failures").startswith("2 of 4 (1 diverged), at most ")
-    assert side(row, "to threshold (seeds)") == "100,000 (2 of 4)"
+    assert side(row, "timesteps to threshold (seeds)") == "100,000 (2 of 4)"
+    assert row["core-seconds to threshold"] == "33.3<br>-"  # by the part of three seeds
     counted = [22.1 if seed == 2 else final for seed, final in FINALS.items()]
     for cell, begin in {
         row[FINAL]: "275.5 [",
@@ -188,6 +193,8 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     assert list(ours["seed"]) == [0, 1, 2, 3]
     assert list(ours["final"]) == counted
     assert list(ours["auc"]) == [275.0, 280.0, pytest.approx(21.6, abs=0.1), 180.0]
+    assert list(ours["late"]) == counted  # of three evaluations the last one
+    assert list(ours["core_seconds_to_threshold"].dropna()) == [pytest.approx(100_000 / 3000)] * 2
     assert list(ours["failed"]) == [False, False, True, True]
     assert list(ours["diverged_at"].dropna()) == [512]
     scores = pd.read_csv(tmp_path / "tables/scores.csv").loc[0]
@@ -195,13 +202,33 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     assert scores["final_mean_low"] == stats.estimate(ours["final"], "mean").low
     judged = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
     difference = pytest.approx((22.1 - 490) / 4 / (500 - 22.1))
-    assert (judged.loc["final", "difference"], judged.loc["final", "look"]) == (difference, 4)
+    assert (judged.loc["late", "difference"], judged.loc["late", "look"]) == (difference, 4)
+
+
+def test_core_seconds_name_their_machines() -> None:
+    """The most frequent one, then the runs of each other."""
+
+    def timed(algo: str, machine: str) -> Any:
+        return SimpleNamespace(algo=algo, fastest=(1.0, machine), core_seconds=np.ones(1))
+
+    pairs: list[Any] = [
+        SimpleNamespace(headline=[timed("ppo", "B"), timed("sb3-ppo", "A")]),
+        SimpleNamespace(headline=[timed("a2c", "A")]),
+    ]
+    (note,) = environment_pages.core_seconds_note(pairs)
+    assert "while other processes ran, on A; those of PPO on B." in str(note)
+    for unknown in (
+        SimpleNamespace(algo="ppo", fastest=None),
+        SimpleNamespace(algo="ppo", fastest=(1.0, "A"), core_seconds=np.array([math.nan])),
+    ):
+        nothing: list[Any] = [SimpleNamespace(headline=[unknown])]
+        assert not [*environment_pages.core_seconds_note(nothing)]
 
 
 # ---- Verdicts and failures ------------------------------------------------------------
 
 SAME = dict.fromkeys(range(30), 500.0)
-# Final scores of ours and of SB3's, then the word, how its text begins and how it ends.
+# Scores at the end, of ours and of SB3's, then the word, how its text begins and how it ends.
 VERDICTS: dict[tuple[str, str], Any] = {
     ("trpo", ENV): (around(485, 30), around(450, 60), "better", "+0.073 [", "n=30 and 30"),
     ("ppo", "Acrobot-v1"): (
@@ -235,24 +262,24 @@ def test_a_verdict_of_each_kind(tmp_path: Path) -> None:
             for row in table((tmp_path / page_name(env)).read_text(), "Scores")
             if row["algorithm"].startswith(f"{display(algo)}<br>")
         )
-        assert row["last fifth against SB3"].startswith(f"**{word}**<br>")
+        assert row["late score against SB3"].startswith(f"**{word}**<br>")
         assert algo != "a2c" or row["AUC against SB3"].startswith("**worse**<br>-0.209 [")
         (row,) = (
             row
             for row in table(text, "All verdicts")
             if row["environment"] == env and row["algorithm"].startswith(f"[{display(algo)}]")
         )
-        assert row["final score"].startswith(f"{word} {begin}")
-        assert row["final score"].replace("\\", "").endswith(end)
+        assert row["late score"].startswith(f"{word} {begin}")
+        assert row["late score"].replace("\\", "").endswith(end)
         speed = row["learning speed (AUC)"].split(" ")[0]
         shown = matrix[display(algo)][f"[{env}](environments/{env}.md)"]
         assert f" {front_page.SIGNS[speed]}" in shown
     counts = ", ".join(f"{word} in 1" for word in evidence.WORDS)
-    assert f"The final score is {counts}." in page
+    assert f"The late score, the mean of the last fifth of training, is {counts}." in page
     assert "learning speed is better in 1, worse in 4" in page
     assert "`python benchmarks/verify.py` trains published seeds of ours again" in page
-    _, final = table(text, "Together")
-    assert [final[word] for word in (*evidence.WORDS, "differ")] == [*"11111", "2 of 4"]
+    _, late = table(text, "Together")
+    assert [late[word] for word in (*evidence.WORDS, "differ")] == [*"11111", "2 of 4"]
 
 
 def test_a_diverged_seed_is_never_the_best(tmp_path: Path) -> None:
@@ -623,7 +650,7 @@ def test_no_verdict_without_a_random_and_a_reference_score(tmp_path: Path, capsy
     page = written(tmp_path, env)
     (row,) = table(page, "Scores")
     why = "none (random or reference score unknown; scores.py measures them)"
-    assert row["last fifth against SB3"] == row["AUC against SB3"] == why
+    assert row["late score against SB3"] == row["AUC against SB3"] == why
     assert side(row, "failures", 1) == "-"
     assert not (tmp_path / "tables/verdicts.csv").exists()
     assert re.search(r"\(\.\./plots/weird-ns-Foo-v0-[^)/]*\.svg\)", page)
@@ -655,7 +682,7 @@ def test_measured_scores_give_verdicts_and_failures(
     (row,) = table(page, "Scores")
     # The seventh counts as 20.
     mean = (sum(around(485.0, 30).values()) - around(485.0, 30)[7] + 20) / 30
-    found = row["last fifth against SB3"]
+    found = row["late score against SB3"]
     assert found.startswith(f"**better**<br>{(mean - 60) / 500:+.3f} [")
     assert side(row, "failures") == "1 of 30 (1 diverged), at most 15%"
     assert side(row, "failures", 1).startswith("30 of 30, ")  # 60 is below 20 + 0.9 * 500
@@ -914,7 +941,7 @@ def test_own_reports_have_the_chapters_of_their_runs(tmp_path: Path) -> None:
 
 def test_revised_verdicts_are_those_of_fresh_seeds(tmp_path: Path, monkeypatch: Patch) -> None:
     """Both values as they were published, and what 30 fresh seeds a side say; they alone."""
-    entry = Revised("ppo", ENV, "final", "worse -0.1", "inconclusive -0.01", "code | changed")
+    entry = Revised("ppo", ENV, "late", "worse -0.1", "inconclusive -0.01", "code | changed")
     monkeypatch.setattr(evidence, "REVISED", (entry, entry._replace(measure="auc")))
     fresh = {1000 + seed: score for seed, score in around(485.0, 30).items()}
     plant(tmp_path, "ppo", around(450.0) | fresh)

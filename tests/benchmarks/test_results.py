@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from manyseeds import envs, stats
 from manyseeds.benchmarks.store.results import Result, load_result
@@ -38,12 +41,15 @@ def test_a_score_at_the_threshold_is_no_failure() -> None:
     assert got.failures == [1, 3]
 
 
-def test_the_final_score_of_verdicts_is_the_mean_of_the_last_fifth() -> None:
-    """Of 21 evaluations five, also where each is late by a little."""
+def test_the_late_score_is_the_mean_of_the_last_fifth() -> None:
+    """Of 21 evaluations five, also where each is late by a little. No verdict compares final
+    scores."""
     got = result([9.0], [[float(k) for k in range(21)]], {})
-    assert got.scores("final").tolist() == [18.0]
+    assert got.scores("late").tolist() == [18.0]
     assert got.scores("auc").tolist() == [10.0]
-    assert result([9.0], [[1.0, 2.0, 3.0]], {}).scores("final").tolist() == [3.0]
+    assert result([9.0], [[1.0, 2.0, 3.0]], {}).scores("late").tolist() == [3.0]
+    with pytest.raises(KeyError):
+        got.scores("final")
 
 
 def test_intervals_of_ours_contain_the_luck_of_the_starts() -> None:
@@ -73,3 +79,32 @@ def test_a_score_at_the_threshold_reaches_it() -> None:
     np.testing.assert_array_equal(got.reached, [100, 200, np.nan])
     assert got.threshold_texts() == ("150", "2 of 3")
     assert result([0.0], curves[2:], {}).threshold_texts() == ("never", "0 of 1")
+
+
+def test_core_seconds_are_those_of_the_fastest_part_of_one_thread() -> None:
+    """Neither a GPU's, nor those of two threads, nor of a part that does not say how long it
+    took."""
+    curves = [[0, 475.0, 500], [0, 0, 475.0], [0, 475.0, 474.99]]
+
+    def timed(*parts: tuple[str, int, float | None]) -> Result:
+        run: Any = SimpleNamespace(
+            configs=[
+                {
+                    "execution": {"device": device, "threads": threads},
+                    "machine": {"cpu": f"{device} {speed}", "cores": 2},
+                }
+                for device, threads, speed in parts
+            ],
+            summaries=[{"timesteps_per_second": s} if s else {} for *_, s in parts],
+        )
+        return replace(result([0.0] * 3, curves, {}), run=run)
+
+    others: list[tuple[str, int, float | None]] = [("cuda", 1, 1e6), ("cpu", 2, 1e6)]
+    got = timed(*others, ("cpu", 1, None), ("cpu", 1, 20.0), ("cpu", 1, 50.0), ("cpu", 1, 40.0))
+    assert got.fastest == (50.0, "cpu 50.0, 2 cores")
+    np.testing.assert_array_equal(got.core_seconds, [2, 4, np.nan])
+    assert got.core_seconds_text() == "3.0"
+    unknown = timed(*others, ("cpu", 1, None))
+    assert unknown.fastest is None
+    assert unknown.core_seconds_text() == "-"
+    assert timed(("cpu", 1, 1.0)).only([2]).core_seconds_text() == "-"

@@ -152,8 +152,8 @@ def test_rivals_are_as_wide_apart_as_all_seeds_of_the_rule_would_show() -> None:
 def test_the_stated_margins_are_those_that_were_computed() -> None:
     stored = json.loads((ROOT / "results" / "margins.json").read_text())["measures"]
     found = {m: {env: x["margin"] for env, x in by.items()} for m, by in stored.items()}
-    assert found == verdicts.STATED
-    ceilings = {env: tuple(x["at_ceiling"]) for env, x in stored["final"].items()}
+    assert found == verdicts.MARGINS
+    ceilings = {env: tuple(x["at_ceiling"]) for env, x in stored["late"].items()}
     assert {env: x for env, x in ceilings.items() if x} == verdicts.CEILINGS
 
 
@@ -234,13 +234,13 @@ def test_a_pair_has_the_shape_of_both_sides(tmp_path: Path) -> None:
     for algo, middle in (("ppo", 400.0), ("sb3-ppo", 300.0)):
         plant(tmp_path, algo, dict(enumerate(middle + np.linspace(-20, 20, 30))), middle=middle)
     (pair,) = error_rates.cells(tmp_path)
-    known = error_rates.shape_of(pair, "final")
+    known = error_rates.shape_of(pair, "late")
     assert known.failed.sum() == 31  # all of SB3's, and the one of ours with 380
     assert len(known.scores) == 60
     assert known.scores[:30].mean() == pytest.approx(known.scores[30:].mean())
     assert np.ptp(known.scores) == pytest.approx(40 / (500 - 22.1), rel=1e-3)
-    rates = error_rates.cell_rates(pair, "final", 8)
-    assert rates["margin"] == verdicts.STATED["final"]["CartPole-v1"]
+    rates = error_rates.cell_rates(pair, "late", 8)
+    assert rates["margin"] == verdicts.MARGINS["late"]["CartPole-v1"]
     assert rates["power"]["better"] + rates["power"]["worse"] == 1
 
 
@@ -256,8 +256,8 @@ def test_verdicts_together() -> None:
     assert better
     assert same
     assert evidence.z_of(worse.parity) == -evidence.z_of(better.parity) < -3
-    assert evidence.together_row([worse, better, same], "final score") == (
-        *("final score", "1", "1", "1", "0", "0", "2 of 2", "0.1", "+0.00, p=1.000"),
+    assert evidence.together_row([worse, better, same], "late score") == (
+        *("late score", "1", "1", "1", "0", "0", "2 of 2", "0.1", "+0.00, p=1.000"),
     )
     pooled = 2**0.5 * evidence.z_of(worse.parity)
     assert evidence.together_row([worse, worse], "x")[-1] == f"{pooled:+.2f}, p<0.001"
@@ -316,7 +316,17 @@ def test_how_many_seeds_would_decide() -> None:
     assert n
     assert n > LOOKS[-1]
     d = abs(ours.scores.mean() - theirs.scores.mean())
-    of_ours, of_theirs = (np.var(x.scores, ddof=1) for x in (ours, theirs))
-    widths = [2.0537 * (of_ours / 300 + of_theirs / k) ** 0.5 for k in (n - 1, n)]
+    variances = [float(np.var(x.scores, ddof=1)) for x in (ours, theirs)]
+    widths = [verdicts.half_width(variances, (300, k)) for k in (n - 1, n)]
     assert d + widths[1] <= 0.015 < d + widths[0]
     assert verdicts.seeds_to_decide(ours, side(theirs.scores - 0.2), 0.05) is None
+
+
+@pytest.mark.parametrize(("of_ours", "of_theirs"), [(0.1, 0.02), (0.02, 0.1), (0.1, 0.1)])
+def test_widths_that_would_decide_are_those_of_the_rule(of_ours: float, of_theirs: float) -> None:
+    """Also where SB3's few seeds vary less than ours."""
+    sides = scores(0.9, of_ours, 300, 0), scores(0.9, of_theirs, 60, 1)
+    d = stats.parity(*sides, 0, 1, 0.05, LEVELS, one_shape=True).difference
+    variances = [float(np.var(x, ddof=1)) for x in sides]
+    found = verdicts.half_width(variances, (300, 60))
+    assert found == pytest.approx((d.high - d.low) / 2, rel=0.05)
