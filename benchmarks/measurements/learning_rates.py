@@ -51,6 +51,7 @@ MEASURED: dict[str, Any] = {
     "measurements": [
         {
             "env": NAME,
+            "timestep": int,  # of the signals
             "rates": [float],  # of each row, all seeds of a rate together
             "signals": {str: [float]},
             "final": [float],
@@ -100,11 +101,14 @@ class Observed(RowRun):
         super().__init__(configs, seeds, curves=False)
         self.states = states
         self.signals: dict[str, list[float]] = {}
+        self.taken = 0  # the timestep of the signals
 
     def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Any) -> None:
         self._env = env
         if self.signals or not timestep >= SHARE * self.total:
             return
+        assert isinstance(timestep, int)
+        self.taken = timestep
         networks = (balance(policy, k, self.states).tolist() for k in (0, 1))
         returns = evaluate(env, policy, self.seeds, 32).return_mean.tolist()
         kls = np.mean([window.metrics["approx_kl"] for window in self.windows], axis=0)
@@ -123,7 +127,8 @@ def measure(env: str, S: int) -> dict[str, Any]:
     config: Any = run.config
     agent = ppo.train(config, run)
     final = run.scores(agent)["final"].tolist()
-    return {"env": env, "rates": [x for x, _ in rows], "signals": run.signals, "final": final}
+    about = {"env": env, "timestep": run.taken, "rates": [x for x, _ in rows]}
+    return {**about, "signals": run.signals, "final": final}
 
 
 @failing_in_one_line()

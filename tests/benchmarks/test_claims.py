@@ -1,0 +1,389 @@
+"""Claims of papers on control, and why trainings fail: what is said of scores that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from manyseeds import envs
+from manyseeds.algos import grpo, ppo
+from manyseeds.benchmarks.chapters import claims, failures
+from manyseeds.benchmarks.chapters.blocks import Claim, text_of, walk
+from manyseeds.benchmarks.chapters.sensitivity import read_studies
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import GROUP_SIZES, SUITES, Cell
+from manyseeds.benchmarks.measurements import goal_first, learning_rates, replicas
+from manyseeds.benchmarks.measurements.measure import greedy_areas, measured_by, write_measured
+from manyseeds.benchmarks.store.results import Result, load_result
+from manyseeds.benchmarks.store.stored import open_runs
+from manyseeds.cli import from_preset, identity
+from manyseeds.layers import SeedMLP
+from manyseeds.optim import SeedAdam
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+from tests.benchmarks import test_sensitivity
+from tests.benchmarks.conftest import MEASURED, Patch, tables_of
+from tests.benchmarks.test_report import around, plant
+
+ENV = "CartPole-v1"
+
+
+def results_of(folder: Path) -> list[Result]:
+    return [load_result(run) for run in open_runs(folder)]
+
+
+def claims_in(blocks: Any) -> dict[str, Claim]:
+    """The claims of a page, by the name of their figure or, without one, their words."""
+    found = [x for x in walk(blocks) if isinstance(x, Claim)]
+    return {x.figure.name if x.figure else text_of(x.claim): x for x in found}
+
+
+def numbers(n: int, mean: float, deviation: float) -> dict[int, float]:
+    """Normal scores of n seeds."""
+    rng = np.random.default_rng(n)
+    return dict(enumerate((mean + deviation * rng.standard_normal(n)).tolist()))
+
+
+# ---- Without a critic ----------------------------------------------------------------------
+
+
+def test_learning_speed_ends_at_the_budget(tmp_path: Path) -> None:
+    """Of a curve that rises in a straight line to T/2 and then to T: a point in between counts."""
+    plant(tmp_path, "ppo", {0: 500.0, 1: 300.0}, env=ENV, middle=100.0, total_timesteps=1000)
+    (result,) = results_of(tmp_path)
+    start = result.curve["return_mean"].iloc[0]
+    half = claims.speed_at(result, 500)
+    np.testing.assert_allclose(half, (start + 100) / 2)
+    # Half a budget of the first line, and a quarter of the second, up to 300 and 200.
+    whole = claims.speed_at(result, 750)
+    middles = np.array([(100 + 300) / 2, (100 + 200) / 2])
+    np.testing.assert_allclose(whole, (2 * (start + 100) / 2 + middles) / 3)
+
+
+def test_a_critic_is_missed_where_it_is(tmp_path: Path) -> None:
+    # On CartPole the budget is all of PPO's training and a third of GRPO's.
+    for algo, env, mean, middle in (
+        ("ppo", "Acrobot-v1", -80.0, -80.0),
+        ("grpo", "Acrobot-v1", -300.0, -300.0),
+        ("ppo", ENV, 480.0, 480.0),
+        ("grpo", ENV, 480.0, 1400.0),
+    ):
+        plant(tmp_path, algo, around(mean, 30), env=env, middle=middle)
+    found = claims_in(claims.page(results_of(tmp_path), tmp_path))
+    assert found["claims-critic"].verdict == "holds"
+    assert found["claims-short"].verdict == "holds"
+    assert found["claims-group-gradient"].verdict == "in part"
+    rows = tables_of([found["claims-group-gradient"]])["claims-group-gradient"]
+    assert [(row[0], row[-1]) for row in rows] == [("Acrobot-v1", "false"), (ENV, "true")]
+    assert "claims-discount" not in found
+
+
+def test_groups_are_compared_with_the_next_larger_ones(tmp_path: Path) -> None:
+    for size, mean in zip(GROUP_SIZES, (400.0, 300.0, 450.0), strict=True):
+        settings = {"groups": 1, "group_size": size}
+        plant(tmp_path, "grpo", around(mean, 30), env=ENV, middle=mean, **settings)
+    found = claims_in(claims.page(results_of(tmp_path), tmp_path))
+    rows = tables_of([found["claims-group-size"]])["claims-group-size"]
+    assert [(row[1], row[-1]) for row in rows] == [
+        ("8 against 32", "true"),
+        ("32 against 128", "false"),
+    ]
+    assert found["claims-group-size"].verdict == "in part"
+
+
+def test_the_suites_have_the_runs_of_the_pages() -> None:
+    """Each setting that a chapter looks for is one that is trained."""
+    wanted: list[dict[str, Any]] = []
+
+    def find(algo: str, env: str, **settings: Any) -> None:
+        wanted.append({"algo": algo, "env": env, **settings})
+
+    list(claims.without_critic(find))
+    list(failures.without_signal(find, Path("nowhere")))
+    list(failures.few_steps(find))
+    cells = [cell for suite in SUITES.values() for cell in suite if cell.source == "manyseeds"]
+    trained = {(c.algo, c.env, *map(str, identity(c.config()).items())) for c in cells}
+    for x in wanted:
+        settings = {name: value for name, value in x.items() if name not in ("algo", "env")}
+        if x["env"] in catalog.module("algos", x["algo"]).PRESETS:
+            config = identity(Cell(x["algo"], x["env"], 30, settings=settings).config())
+            assert (x["algo"], x["env"], *map(str, config.items())) in trained, x
+
+
+# ---- Replicas ------------------------------------------------------------------------------
+
+
+def small_update() -> tuple[Any, ...]:
+    """A PPO of two seeds after a rollout, and what its update is called with, 4 epochs of 8."""
+    settings = {"num_envs": 2, "num_steps": 8, "minibatch_size": 8, "epochs": 4}
+    config = ppo.Config(env=ENV, seeds=2, total_timesteps=16, **settings)
+    env, streams = config.make_env(), SeedStreams([0, 1], "train")
+    agent = ppo.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
+    optimizer = SeedAdam(agent, eps=1e-5)
+    state, obs = env.reset(streams.uniform(2, env.initial_noise))
+    noise = agent.draw(streams, 8, 2), streams.uniform(8, 2, env.noise_size)
+    _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
+    batch = ppo.prepare(agent, rollout, config)
+    rates = torch.tensor(1e-2), torch.tensor(0.2)
+    return agent, optimizer, batch, streams.uniform(4, 16), config, *rates
+
+
+def test_equal_replicas_are_one_update() -> None:
+    """All K with the same order: their average is one of them."""
+    agent, optimizer, batch, shuffle, config, *rates = small_update()
+    alike = shuffle[:, :1].expand(-1, replicas.REPLICAS, -1).contiguous()
+    averaged = replicas.Averaged(ppo.update)
+    averaged(agent, optimizer, batch, alike, config, *rates)
+    found = optimizer.params.clone(), optimizer.mean.clone()
+    assert averaged.spreads[0].max() < 1e-5
+    agent, optimizer, batch, _, config, *rates = small_update()
+    ppo.update(agent, optimizer, batch, alike[:, :1], replace(config, epochs=1), *rates)
+    torch.testing.assert_close(found, (optimizer.params, optimizer.mean))
+
+
+def test_replicas_begin_at_the_same_start_and_are_averaged() -> None:
+    agent, optimizer, batch, shuffle, config, *rates = small_update()
+    averaged = replicas.Averaged(ppo.update)
+    averaged(agent, optimizer, batch, shuffle, config, *rates)
+    found = optimizer.params.clone()
+    assert averaged.spreads[0].min() > 0.01  # the treatment was applied
+    ends = []
+    for k in range(replicas.REPLICAS):
+        agent, optimizer, batch, shuffle, config, *rates = small_update()
+        one = shuffle[:, k : k + 1].contiguous()
+        ppo.update(agent, optimizer, batch, one, replace(config, epochs=1), *rates)
+        ends.append(optimizer.params.clone())
+    torch.testing.assert_close(found, torch.stack(ends).mean(0))
+
+
+def test_replicas_are_an_update_of_ppo_itself(monkeypatch: Patch) -> None:
+    """A whole training by PPO's own update in the place of itself has its bits."""
+    config = ppo.Config(env=ENV, seeds=2, total_timesteps=512, num_steps=32, quiet=True)
+    runs = [Run(config, range(2)) for _ in range(2)]
+    ppo.train(config, runs[0])
+    replicas.train_by(ppo.update)(config, runs[1])
+    assert greedy_areas(runs[0]) == greedy_areas(runs[1])
+
+
+def test_what_is_said_of_replicas(tmp_path: Path) -> None:
+    def stored(**means: float) -> dict[str, Any]:
+        rows = [
+            {
+                "env": ENV,
+                "way": way,
+                "auc": [*numbers(30, mean, 5).values()],
+                "spread": 0.1 if way == "averaged" else None,
+            }
+            for way, mean in means.items()
+        ]
+        return {**MEASURED, "seeds": 30, "replicas": 4, "measurements": rows}
+
+    write_measured(tmp_path / "replicas.json", stored(plain=300, deeper=420, averaged=400))
+    found = claims_in(claims.page([], tmp_path))
+    assert found["claims-replicas-plain"].verdict == "holds"
+    assert found["claims-replicas-deeper"].verdict == "does not hold"
+    code = {"digest": "0123"}
+    about = {"seeds": 30, "replicas": 4}
+    path = tmp_path / "replicas.json"
+    assert len(measured_by(path, code, replicas.MEASURED, about)) == 3
+    assert not measured_by(path, {"digest": "other"}, replicas.MEASURED, about)
+    assert not measured_by(path, code, replicas.MEASURED, {**about, "seeds": 10})
+
+
+# ---- Tuning --------------------------------------------------------------------------------
+
+
+def test_the_best_of_many_is_not_credited_for_its_noise() -> None:
+    """Each seed is left out once: the trial that is best on the others, on them and on it."""
+    scores = np.array([[1.0, 0.0, 1.0], [0.6, 0.6, 0.6]])
+    # Without seed 1 the first is best: 1 on the others, 0 on it. Without 0 or 2 the second is.
+    chose, other = claims.optimism(scores)
+    assert (chose, other) == (
+        pytest.approx((0.6 + 1.0 + 0.6) / 3),
+        pytest.approx((0.6 + 0 + 0.6) / 3),
+    )
+
+
+def test_searches_are_together_one_comparison(tmp_path: Path) -> None:
+    for env in test_sensitivity.SCORES:
+        test_sensitivity.plant(tmp_path, "ppo", env)
+    (claim,) = claims.tuning(read_studies(tmp_path))
+    assert isinstance(claim, Claim)
+    rows = tables_of([claim])["claims-tuning"]
+    # On CartPole the first of two seeds chooses 0.9, which is 0.1 on the other; the other one 0.5.
+    assert [row[3:] for row in rows] == [["0.700", "0.300"], ["1.000", "1.000"]]
+
+
+def test_the_balance_of_activations() -> None:
+    """A unit that is positive in half of the states counts 1, one that always is counts 0."""
+    config = ppo.Config(env=ENV, seeds=1, hidden=(2,))
+    agent = ppo.ActorCritic(config.make_env().spec, config, SeedStreams([0], "init"))
+    assert isinstance(agent.networks, SeedMLP)
+    with torch.no_grad():
+        agent.networks.weights[0].zero_()
+        agent.networks.biases[0].zero_()
+        agent.networks.weights[0][0, 0, 0, 0] = 1.0  # the policy's first unit: the first feature
+        agent.networks.biases[0][0, 0, 0, 1] = 1.0  # its second one
+    states = torch.zeros(4, 4)
+    states[:, 0] = torch.tensor([1.0, 2.0, -1.0, -2.0])
+    torch.testing.assert_close(learning_rates.balance(agent, 0, states), torch.tensor([0.5]))
+    states[:, 0] = torch.tensor([1.0, -3.0, -1.0, -2.0])
+    torch.testing.assert_close(learning_rates.balance(agent, 0, states), torch.tensor([0.375]))
+    assert learning_rates.balance(agent, 1, states).item() == 0
+
+
+def test_the_signals_are_those_of_a_tenth_of_the_training(monkeypatch: Patch) -> None:
+    """Not those of its end, and the rows are in the order of the rates."""
+    monkeypatch.setattr(learning_rates, "RATES", (1e-6, 1e-2))
+    monkeypatch.setitem(learning_rates.COMMON, ENV, 5120)
+    found = learning_rates.measure(ENV, 2)
+    assert found["rates"] == [1e-6, 1e-6, 1e-2, 1e-2]
+    assert {*found["signals"]} == {*learning_rates.SIGNALS}
+    assert all(len(x) == 4 for x in found["signals"].values())
+    kls = np.array(found["signals"]["kl"])
+    assert kls[:2].min() > -1e-5 > kls[2:].max()
+    assert found["timestep"] == 512
+
+
+def test_the_chance_that_the_good_one_is_higher() -> None:
+    good = np.array([True, True, False, False])
+    assert claims.discrimination(np.array([4.0, 3.0, 2.0, 1.0]), good) == 1
+    assert claims.discrimination(np.array([4.0, 1.0, 2.0, 3.0]), good) == 0.5
+    assert claims.discrimination(np.array([1.0, 1.0, 1.0, 1.0]), good) == 0.5
+    assert claims.discrimination(np.array([0.0, 1.0, 1.0, 2.0]), good) == 0.125
+
+
+def test_what_is_said_of_early_signals(tmp_path: Path) -> None:
+    """The actor's tells good from bad for each seed, the return not."""
+    S, rates = 10, 4
+    good = np.repeat([True, True, False, False], S)  # [rates, S], flat
+    rng = np.random.default_rng(0)
+    signals = {
+        "actor": good + 0.1 * rng.random(rates * S),
+        "critic": rng.random(rates * S),
+        "return": rng.random(rates * S),
+        "kl": rng.random(rates * S),
+    }
+    m: dict[str, Any] = {
+        "env": ENV,
+        "timestep": 10,
+        "rates": np.repeat([1e-4, 1e-3, 1e-2, 1e-1], S).tolist(),
+    }
+    m |= {"signals": {name: x.tolist() for name, x in signals.items()}}
+    m |= {"final": np.where(good, 500.0, 20.0).tolist()}
+    stored = {**MEASURED, "seeds": S, "measurements": [m]}
+    write_measured(tmp_path / "learning_rates.json", stored)
+    found = claims_in(claims.page([], tmp_path))
+    assert found["claims-activations"].verdict == "holds"
+    assert found["claims-screening"].verdict == "holds"
+    rows = tables_of([found["claims-screening"]])["claims-signals"]
+    assert rows[0][3].startswith("1.000")
+
+
+# ---- Seeds ---------------------------------------------------------------------------------
+
+
+def test_groups_share_no_seed() -> None:
+    a, b = claims.groups_of(np.arange(100.0), 5)
+    assert a.shape == b.shape == (claims.SPLITS, 5)
+    together = np.sort(np.concatenate([a, b], axis=1), axis=1)
+    assert (np.diff(together, axis=1) > 0).all()
+    # Any seed may be in any place.
+    assert abs(a.mean() - 49.5) < 1
+    assert abs(b.mean() - 49.5) < 1
+
+
+def test_tests_of_few_seeds() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((2, 4000, 10))
+    assert 0.04 < claims.t_test(a, b).mean() < 0.06
+    assert 0.065 < claims.bootstrap_test(a, b).mean() < 0.1  # too many: its intervals are short
+    for test in (claims.t_test, claims.bootstrap_test):
+        assert test(a, b + 3).mean() > 0.99
+        assert not test(np.ones((3, 5)), np.ones((3, 5))).any()
+
+
+def test_what_is_said_of_few_seeds(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", numbers(120, 300, 30), env=ENV)
+    plant(tmp_path, "a2c", numbers(60, 300, 30), env=ENV)  # too few
+    found = claims_in(claims.page(results_of(tmp_path), tmp_path))
+    assert found["claims-splits"].verdict in ("not shown", "does not hold")
+    assert found["claims-bootstrap"].verdict == "holds"
+    rows = tables_of([found["claims-splits"]])["claims-seeds"]
+    assert [row[:4] for row in rows] == [["PPO", ENV, "120", n] for n in ("5", "10")]
+
+
+def test_the_iqm_of_all_against_the_median_of_means(tmp_path: Path) -> None:
+    """The median over three environments moves with the middle one alone."""
+    scales = {ENV: (300.0, 10.0), "Acrobot-v1": (-300.0, 10.0), "Pendulum-v1": (-700.0, 200.0)}
+    for env, (mean, deviation) in scales.items():
+        plant(tmp_path, "ppo", numbers(120, mean, deviation), env=env, middle=mean)
+    found = claims_in(claims.page(results_of(tmp_path), tmp_path))
+    card = found["claims-iqm"]
+    assert "PPO, 3 environments, 10 seeds each" in text_of(card.number)
+    for run in (tmp_path / "runs" / ENV).glob("ppo/*"):
+        run.rename(tmp_path / run.name)
+    assert "claims-iqm" not in claims_in(claims.page(results_of(tmp_path), tmp_path))
+
+
+# ---- Why trainings fail ---------------------------------------------------------------------
+
+
+def test_failing_seeds_that_had_learned(tmp_path: Path) -> None:
+    """Two of 12 fail; both were at the threshold in the middle of their training."""
+    finals = dict.fromkeys(range(10), 500.0) | {10: 100.0, 11: 20.0}
+    plant(tmp_path, "dqn", finals, env=ENV, middle=500.0)
+    plant(tmp_path, "dqn", dict.fromkeys(range(12), 500.0), env=ENV, learning_rate=0.000575)
+    found = claims_in(failures.page(results_of(tmp_path), tmp_path))
+    had = found["The seeds that fail had learned, and lost it again."]
+    assert had.verdict == "holds"
+    assert text_of(had.number).startswith("2 of 2 failing seeds had scored 475 or more before; ")
+    steadier = found["failures-steadier"]
+    assert steadier.verdict == "not shown"
+    assert text_of(steadier.number).startswith("-0.167 [")
+    plant(tmp_path / "other", "dqn", finals, env=ENV, middle=100.0)
+    found = claims_in(failures.page(results_of(tmp_path / "other"), tmp_path))
+    had = found["The seeds that fail had learned, and lost it again."]
+    assert had.verdict == "does not hold"
+
+
+def test_an_untrained_critic_is_what_is_missed(tmp_path: Path) -> None:
+    env, budget = "MountainCar-v0", {"total_timesteps": 300_000}
+    plant(tmp_path, "ppo", around(-110, 30), env=env, middle=-150, **budget)
+    plant(tmp_path, "ppo", around(-199, 30), env=env, middle=-200, **budget, value_coef=0.0)
+    found = claims_in(failures.page(results_of(tmp_path), tmp_path))
+    assert [*found] == ["failures-critic"]
+    assert found["failures-critic"].verdict == "holds"
+
+
+def test_grpo_goes_on_from_ppos_policy() -> None:
+    """With the same actions; its statistics of observations are PPO's, too."""
+    settings = {"seeds": 2, "quiet": True}
+    first = from_preset(ppo.Config, ppo.PRESETS, goal_first.ENV, **settings, total_timesteps=512)
+    agent = ppo.train(first, Run(first, range(2)))
+    then = from_preset(grpo.Config, grpo.PRESETS, goal_first.ENV, normalize_obs=True, **settings)
+    run = goal_first.After(then, range(2), agent)
+    actor = run.begin_with(grpo.Actor(then.make_env().spec, then, run.streams("init")))
+    obs = torch.randn(2, 50, 2) * 0.05
+    torch.testing.assert_close(actor.policy(obs).logits, agent.policy(obs).logits)
+
+
+def test_what_is_said_of_grpo_after_ppo(tmp_path: Path) -> None:
+    means = {goal_first.PPO_STOPPED: -130.0}
+    means |= dict(zip(goal_first.STAGES, (-140.0, -115.0, -200.0, -200.0), strict=True))
+    returns = {
+        stage: {mode: [*numbers(30, mean, 2).values()] for mode in ("greedy", "sampled")}
+        for stage, mean in means.items()
+    }
+    stored = {**MEASURED, "seeds": 30, "timesteps": 50_000, "returns": returns}
+    write_measured(tmp_path / "goal_first.json", stored)
+    found = claims_in(failures.page([], tmp_path))
+    assert found["failures-goal"].verdict == "does not hold"
+    assert found["failures-divided"].verdict == "holds"
+    rows = tables_of([found["failures-goal"]])["failures-goal"]
+    assert [row[0] for row in rows] == [*means]
