@@ -34,7 +34,6 @@ from manyseeds.benchmarks.chapters.differences import (
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
     between,
-    by_seed,
     change,
     curves,
     curves_of,
@@ -44,7 +43,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.measurements import llm_pipeline
-from manyseeds.benchmarks.store.methods import Method
+from manyseeds.benchmarks.store.methods import Method, by_seed
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.stats import Floats

@@ -13,7 +13,7 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import blocks
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
 from manyseeds.benchmarks.chapters.differences import Compared, judged
-from manyseeds.benchmarks.store.methods import Method, begun_with
+from manyseeds.benchmarks.store.methods import Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
@@ -59,21 +59,15 @@ def change(m: Method, name: str) -> stats.Estimate | None:
     return paired(after, before)
 
 
-def by_seed(m: Method, values: Floats) -> dict[Any, float]:
-    """Values [S] of a run by seed and by what the seed began with: others are no pairs."""
-    seeds = [config["seeds"][0] for config in m.configs]
-    return dict(zip(zip(seeds, begun_with(m), strict=True), values.tolist(), strict=True))
-
-
 def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> stats.Estimate | None:
     """a - b, values by seed, over the seeds that both have: they learn from the same prompts.
 
     None where these are fewer than two, or where one lacks its value.
     """
-    both = sorted(a.keys() & b.keys())
-    if len(both) < 2 or any(np.isnan(x[seed]) for x in (a, b) for seed in both):
+    x, y = common(a, b)
+    if len(x) < 2 or np.isnan(x - y).any():
         return None
-    return stats.estimate(np.array([a[seed] - b[seed] for seed in both]), "mean")
+    return stats.mean_difference(x - y)
 
 
 def between(m: Method, other: Method, values: Callable[[Method], Floats]) -> stats.Estimate | None:

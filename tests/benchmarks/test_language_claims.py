@@ -212,6 +212,30 @@ def test_a_verdict_on_trl_is_of_ours(
     assert said.items[0] == f"Worse than TRL: {'GRPO' if end < 0.4 else 'no method'}"
 
 
+@pytest.mark.parametrize(
+    ("algo", "n", "said"),
+    [("dpo", "4 pairs", r"undecided \+0.000 \[.*, p=1.000, paired, r=1.00"),
+     ("grpo", "5 and 5", r"undecided \+0.000 \[.*, p=1.000")],
+)  # fmt: skip
+def test_seeds_that_share_their_data_are_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str, n: str, said: str
+) -> None:
+    """In DPO; by their numbers and what they began with, whatever their order."""
+    monkeypatch.setattr(chapter_results, "FEWEST", 4)
+    ours, theirs = (method(tmp_path, algo, "addition", {}, {"pass@1": (0.3, 0.4)}) for _ in "ab")
+    theirs.algo = f"trl-{algo}"
+    theirs.configs.reverse()
+    theirs.summaries.reverse()
+    if algo == "dpo":
+        theirs.summaries[-1]["initial"]["pass@1"] = 0.31  # of seed 0: another model
+    row = lambda: rows(language_models.trl_section([ours, theirs], tmp_path), "language-trl")[0]  # noqa: E731
+    assert row()[4] == n
+    assert re.fullmatch(said, row()[-1])
+    if algo == "dpo":
+        monkeypatch.setattr(chapter_results, "FEWEST", 5)
+        assert row()[-1].startswith("none (needs 10 seeds that both have, with the same initial m")
+
+
 def test_accuracy_that_turns_is_said_to(tmp_path: Path) -> None:
     end = lambda x: 0.6 if x.get("kl_coef") == 0.5 else 0.3  # noqa: E731
     said = verdicts(rlhf(tmp_path, end, lambda x: 0.1 / x.get("kl_coef", 0.1)))
