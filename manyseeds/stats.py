@@ -148,6 +148,11 @@ class Levels:
     differs: float = 0.05  # of better and worse
     equivalent: float = 0.05  # of equivalent; the interval that is shown is this one
 
+    @property
+    def confidences(self) -> tuple[float, float]:
+        """Of the intervals of equivalence and of differences."""
+        return 1 - self.equivalent, 1 - self.differs
+
 
 def iqm(values: ArrayLike, axis: int = -1) -> Any:
     """Interquartile mean along `axis`, which is removed: the mean of the middle half.
@@ -366,7 +371,7 @@ def parity(
     def difference(a: Floats, b: Floats, axis: int) -> Any:
         return a.mean(axis=axis) - b.mean(axis=axis)
 
-    confidences = [1 - levels.equivalent, 1 - levels.differs]
+    confidences = levels.confidences
     intervals = _intervals([a, b], difference, confidences, resamples)
     if one_shape:
         deviations = np.concatenate([a - a.mean(), b - b.mean()])
@@ -399,8 +404,7 @@ def paired_parity(
     a, b = _sides(ours, theirs, random, reference, margin)
     if len(a) != len(b):
         raise ValueError(f"pairs need as many seeds on both sides, got {len(a)} and {len(b)}")
-    confidences = [1 - levels.equivalent, 1 - levels.differs]
-    intervals = _intervals([a - b], np.mean, confidences, resamples)
+    intervals = _intervals([a - b], np.mean, levels.confidences, resamples)
     verdict = _verdict((a, b), intervals, sign_flip_p(a - b), margin, levels, imputed)
     constant = np.ptp(a) == 0 or np.ptp(b) == 0
     return replace(verdict, r=math.nan if constant else float(np.corrcoef(a, b)[0, 1]))
@@ -538,9 +542,9 @@ def holm(p: ArrayLike) -> Floats:
     """The p-values `[M]` of tests that are read together, corrected by Holm's step-down, `[M]`.
 
     The smallest is multiplied by M, the next one by M - 1, and so on, and none is below one before
-    it. That any test without a true difference is below a level then has at most its probability,
-    however the tests depend on each other. Raises ValueError for NaN and for what is outside of
-    [0, 1].
+    it. Any of them is below a level by chance with at most that probability, however the tests
+    depend on each other. Permutation tests have no p below 2 / RESAMPLES, so that of more than 250
+    together none is below 0.05. Raises ValueError for NaN and for what is outside of [0, 1].
     """
     raw = np.asarray(p, dtype=np.float64)
     if raw.ndim != 1 or not ((raw >= 0) & (raw <= 1)).all():

@@ -12,7 +12,7 @@ import numpy as np
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import blocks
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
-from manyseeds.benchmarks.chapters.differences import Compared, judged
+from manyseeds.benchmarks.chapters.differences import compared, judged
 from manyseeds.benchmarks.store.methods import Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
@@ -45,6 +45,15 @@ def curves_of(
         for title, measure in measures.items()
     }
     return curves(name, label, panels, **{"columns": 2, **more})
+
+
+# On which side of 0 a difference lies: what the pages with such claims say.
+SIDE_RULE = (
+    "Differences are paired over seeds. One lies on a side where its 95% interval does and p is "
+    "below 0.05, by Student's paired test: of five seeds, a test that flips signs has no p below "
+    "0.06. The p-values of all differences on a page that decide a claim are corrected together "
+    "(Holm, 1979); the intervals are of one difference each."
+)
 
 
 # ---- Differences of runs ------------------------------------------------------------------
@@ -119,12 +128,13 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
 def narrowing_claim(shown: Sequence[Method]) -> Iterator[Block]:
     """pass@16 of the methods of RL whose pass@1 rises."""
     found = [
-        Compared("pass@16 after minus before", f"{display(m.algo)} on {m.task}", many)
+        x
         for m in shown
         if m.algo.removeprefix("trl-") in RL
         and (one := change(m, "pass@1"))
         and (many := change(m, "pass@16"))
         and one.low > 0
+        for x in compared("pass@16 after minus before", f"{display(m.algo)} on {m.task}", many)
     ]
     if found:
         yield judged(
@@ -187,7 +197,7 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
         "over generated samples": {s: m.line(name) for s, m in runs},
     }
     label = f"{name} over gradient steps and over generated samples, {where}"
-    file, compared = f"language-steps{f'-{k}' * bool(k)}", f"{name} with minus without"
+    file, what = f"language-steps{f'-{k}' * bool(k)}", f"{name} with minus without"
     about = Text(
         "A step samples and learns. Dynamic sampling discards groups without a signal, and the "
         "samples that replace them count."
@@ -197,8 +207,8 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
         f"With dynamic sampling {where} learns faster.",
         f"{DAPO}, sec. 3.2",
         [
-            Compared(compared, f"after {last:,} steps", by_steps),
-            Compared(compared, f"after {total:,} generated samples", by_samples),
+            *compared(what, f"after {last:,} steps", by_steps),
+            *compared(what, f"after {total:,} generated samples", by_samples),
         ],
         [about],
         figure=curves(file, label, panels, xlabel="", ylabel=name, columns=2, share_y=True),

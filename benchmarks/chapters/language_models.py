@@ -11,6 +11,7 @@ from typing import Any
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
+    Claim,
     Code,
     Fold,
     Inline,
@@ -21,7 +22,9 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
     sections,
 )
+from manyseeds.benchmarks.chapters.differences import corrected
 from manyseeds.benchmarks.chapters.language_measures import (
+    SIDE_RULE,
     between,
     curves,
     gain_text,
@@ -49,20 +52,25 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The chapter on language models; nothing without runs."""
     if not found:
         return
-    yield from sections(
-        {
-            "Scores before and after training": score_section(found),
-            "Many samples per prompt": many_samples_section(found),
-            "Lengths of right and wrong completions": length_section(found),
-            "Dynamic sampling, over steps and over samples": steps_section(found),
-            "The reward model": reward_section(found),
-            "Ablations": ablation_section(found),
-            "Against TRL": trl_section(found, results),
-            "Cost of the critic of a language model": critic_section(found, results),
-            "Transcripts": transcript_section(found),
-            "Provenance": provenance_section(found),
-        }
+    blocks = corrected(
+        sections(
+            {
+                "Scores before and after training": score_section(found),
+                "Many samples per prompt": many_samples_section(found),
+                "Lengths of right and wrong completions": length_section(found),
+                "Dynamic sampling, over steps and over samples": steps_section(found),
+                "The reward model": reward_section(found),
+                "Ablations": ablation_section(found),
+                "Against TRL": trl_section(found, results),
+                "Cost of the critic of a language model": critic_section(found, results),
+                "Transcripts": transcript_section(found),
+                "Provenance": provenance_section(found),
+            }
+        )
     )
+    if any(isinstance(block, Claim) for block in blocks):
+        yield Text(f"Claims are about the side of 0 on which differences lie. {SIDE_RULE}")
+    yield from blocks
 
 
 COLUMNS = (
