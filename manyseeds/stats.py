@@ -9,7 +9,8 @@ dropping it would flatter the algorithm: the caller gives it its failure score f
 Sources: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 Precipice" (arXiv 2108.13264), for the IQM and the stratified bootstrap; Hesterberg 2015, "What
 Teachers Should Know About the Bootstrap" (The American Statistician 69), for expanded percentiles;
-`scipy` for the distributions and the permutation test.
+Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure" (Scandinavian Journal of
+Statistics 6); `scipy` for the distributions and the permutation test.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Estimate:
     # What the interval over the seeds of one task is worth where it is not 95%, else "":
     # `3 seeds: covers 48 to 75%`, or `all 3 seeds equal: at most 64% do otherwise`.
     caveat: str = field(default="", compare=False)
+    # That the mean is 0, of paired differences (`mean_difference`); NaN of other statistics.
+    p: float = field(default=math.nan, compare=False)
 
     def text(self, digits: int | None = 1, sign: Literal["", "+"] = "") -> str:
         """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`; sign: also write a plus.
@@ -134,6 +137,8 @@ class Parity:
     difference: Estimate  # of normalised scores, ours minus theirs; n is that of the smaller side
     p: float  # of the permutation test that both sides are alike
     margin: float = 0.05  # within which differences count as equivalent
+    # Of paired seeds, how the scores of both sides correlate; NaN where those of a side are equal.
+    r: float | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,11 @@ class Levels:
 
     differs: float = 0.05  # of better and worse
     equivalent: float = 0.05  # of equivalent; the interval that is shown is this one
+
+    @property
+    def confidences(self) -> tuple[float, float]:
+        """Of the intervals of equivalence and of differences."""
+        return 1 - self.equivalent, 1 - self.differs
 
 
 def iqm(values: ArrayLike, axis: int = -1) -> Any:
@@ -356,17 +366,12 @@ def parity(
 
     Raises ValueError for fewer than two seeds on a side and for NaN or infinite scores.
     """
-    a, b = (normalise(_sample(side), random, reference) for side in (ours, theirs))
-    n = min(len(a), len(b))
-    if n < 2:
-        raise ValueError(f"parity needs two seeds or more per side, got {len(a)} and {len(b)}")
-    if margin <= 0:
-        raise ValueError(f"margin is {margin}, must be > 0")
+    a, b = _sides(ours, theirs, random, reference, margin)
 
     def difference(a: Floats, b: Floats, axis: int) -> Any:
         return a.mean(axis=axis) - b.mean(axis=axis)
 
-    confidences = [1 - levels.equivalent, 1 - levels.differs]
+    confidences = levels.confidences
     intervals = _intervals([a, b], difference, confidences, resamples)
     if one_shape:
         deviations = np.concatenate([a - a.mean(), b - b.mean()])
@@ -377,10 +382,59 @@ def parity(
             replace(x, low=min(x.low, x.value + y.low), high=max(x.high, x.value + y.high))
             for x, y in zip(intervals, wider, strict=True)
         ]
+    return _verdict((a, b), intervals, permutation_p(a, b), margin, levels, imputed)
+
+
+def paired_parity(
+    ours: ArrayLike,
+    theirs: ArrayLike,
+    random: float,
+    reference: float,
+    margin: float = 0.05,
+    levels: Levels = Levels(),
+    imputed: bool = False,
+    resamples: int = RESAMPLES,
+) -> Parity:
+    """`parity` where seed s of ours and of theirs share their data, both `[S]` in the same order.
+
+    d is the mean of the differences of pairs. Its intervals resample pairs, its p is that of
+    `sign_flip_p`, and the words mean the same. The luck of the data that a pair shares cancels, so
+    that fewer seeds decide. Raises ValueError also for sides of different sizes.
+    """
+    a, b = _sides(ours, theirs, random, reference, margin)
+    if len(a) != len(b):
+        raise ValueError(f"pairs need as many seeds on both sides, got {len(a)} and {len(b)}")
+    intervals = _intervals([a - b], np.mean, levels.confidences, resamples)
+    verdict = _verdict((a, b), intervals, sign_flip_p(a - b), margin, levels, imputed)
+    constant = np.ptp(a) == 0 or np.ptp(b) == 0
+    return replace(verdict, r=math.nan if constant else float(np.corrcoef(a, b)[0, 1]))
+
+
+def _sides(
+    ours: ArrayLike, theirs: ArrayLike, random: float, reference: float, margin: float
+) -> tuple[Floats, Floats]:
+    """Both sides of a verdict normalised, and its arguments checked."""
+    a, b = (normalise(_sample(side), random, reference) for side in (ours, theirs))
+    if min(len(a), len(b)) < 2:
+        raise ValueError(f"parity needs two seeds or more per side, got {len(a)} and {len(b)}")
+    if margin <= 0:
+        raise ValueError(f"margin is {margin}, must be > 0")
+    return a, b
+
+
+def _verdict(
+    sides: tuple[Floats, Floats],
+    intervals: Sequence[Estimate],
+    p: float,
+    margin: float,
+    levels: Levels,
+    imputed: bool,
+) -> Parity:
+    """The verdict from the intervals of d at the levels of equivalence and of differences."""
     inner, outer = intervals
+    n = min(map(len, sides))
     d = replace(inner, n=n)
-    p = permutation_p(a, b)
-    same = bool(np.ptp(np.concatenate([a, b])) == 0)
+    same = bool(np.ptp(np.concatenate(sides)) == 0)
     word = word_of((d.low, d.high), (outer.low, outer.high), p, n, margin, levels.differs, same)
     if same and imputed:
         word = "undecided"
@@ -436,6 +490,81 @@ def _permutations(n: int, resamples: int) -> NDArray[np.int64]:
     """Random permutations of n observations, `[resamples, n]`."""
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     return np.stack([rng.permutation(n) for _ in range(resamples)])
+
+
+def sign_flip_p(differences: Floats, resamples: int = RESAMPLES) -> float:
+    """Two-sided p of the test that paired differences `[S]` could as well have the other signs.
+
+    The statistic is their mean. Of all 2^S choices of signs, or of so many random ones where there
+    are more; twice the smaller tail. Below six seeds no p is below 0.05.
+    """
+    if not differences.any():
+        return 1.0
+    n, magnitude = len(differences), np.abs(differences)
+    exact = 2**n <= resamples
+    null = (_signs(n, 2**n if exact else resamples) * magnitude).sum(axis=-1)
+    observed, rounding = differences.sum(), 100 * np.finfo(np.float64).eps * magnitude.sum()
+    extreme = min((null <= observed + rounding).sum(), (null >= observed - rounding).sum())
+    drawn = 0 if exact else 1  # what was observed counts as one of the random ones
+    return float(min(1.0, 2 * (extreme + drawn) / (len(null) + drawn)))
+
+
+@lru_cache(maxsize=16)
+def _signs(n: int, rows: int) -> NDArray[np.int64]:
+    """Signs of n differences, `[rows, n]`: all 2^n choices, or random ones."""
+    if rows == 2**n:
+        return 1 - 2 * (np.arange(rows)[:, None] >> np.arange(n) & 1)
+    return 1 - 2 * np.random.default_rng(BOOTSTRAP_SEED).integers(0, 2, (rows, n))
+
+
+def mean_difference(differences: ArrayLike) -> Estimate:
+    """The mean of paired differences `[S]` with its interval, as `estimate`, and with p.
+
+    p is that of Student's paired test. The expanded percentiles of the interval are Student's, too,
+    so both mostly agree; and p is not bounded from below by few seeds, as that of flipped signs is:
+    of five it is at least 1/16. NaN of a single seed. Raises ValueError as `estimate`.
+    """
+    from scipy.special import stdtr
+
+    sample = _sample(differences)
+    n, mean = len(sample), sample.mean()
+    p = math.nan
+    if n > 1:
+        error = sample.std(ddof=1) / math.sqrt(n)
+        if np.ptp(sample) == 0:
+            p = 1.0 if mean == 0 else 0.0
+        else:
+            p = float(2 * stdtr(n - 1, -abs(mean) / error))
+    return replace(estimate(sample, "mean"), p=p)
+
+
+def holm(p: ArrayLike) -> Floats:
+    """The p-values `[M]` of tests that are read together, corrected by Holm's step-down, `[M]`.
+
+    The smallest is multiplied by M, the next one by M - 1, and so on, and none is below one before
+    it. Any of them is below a level by chance with at most that probability, however the tests
+    depend on each other. Permutation tests have no p below 2 / RESAMPLES, so that of more than 250
+    together none is below 0.05. Raises ValueError for NaN and for what is outside of [0, 1].
+    """
+    raw = np.asarray(p, dtype=np.float64)
+    if raw.ndim != 1 or not ((raw >= 0) & (raw <= 1)).all():
+        raise ValueError(f"need p-values [M] in [0, 1], got {raw}")
+    order = np.argsort(raw, kind="stable")
+    steps = raw[order] * np.arange(len(raw), 0, -1)
+    found = np.empty_like(raw)
+    found[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return found
+
+
+def with_p(verdict: Parity, p: float, level: float = Levels().differs) -> Parity:
+    """The verdict with a corrected p: better or worse only where that is below the level.
+
+    Equivalence keeps its interval: Holm's step-down bounds how often equal sides are told apart,
+    and that different ones are called equivalent is another error. Its two one-sided tests, that d
+    is above -margin and below margin, must both reject, which needs no correction of its own.
+    """
+    found = verdict.word in ("better", "worse") and p >= level
+    return replace(verdict, p=p, word="undecided" if found else verdict.word)
 
 
 def failure_bound(failures: int, n: int, confidence: float = 0.95) -> float:

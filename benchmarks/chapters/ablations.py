@@ -25,17 +25,22 @@ from manyseeds.benchmarks.chapters.blocks import (
 )
 from manyseeds.benchmarks.chapters.differences import (
     CLAIM_RULE,
+    HOLM,
     Verdicts,
     answer,
     answered,
+    corrected,
+    p_of,
+    tested,
     verdict_forest,
+    with_p,
 )
 from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.benchmarks.store.comparison import MEASURES, run_of
 from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
 from manyseeds.record import plural
-from manyseeds.stats import Floats
+from manyseeds.stats import Floats, Parity
 
 Measure = Literal["late", "auc"]
 ANSWERS = {"better": "true", "worse": "false", "equivalent": "false"}  # else undecided
@@ -165,10 +170,10 @@ PAIR_COLUMNS = ("environment", "comparison", *MEASURES.values(), "claim")
 
 def page(results: Sequence[Result]) -> Iterator[Block]:
     """A section per claim that there are runs for."""
-    sections = [section for about in HYPOTHESES if (section := claim_section(about, results))]
-    if not sections:
+    blocks = corrected(x for about in HYPOTHESES for x in claim_section(about, results))
+    if not blocks:
         return
-    words = [block.verdict for section in sections for block in section if isinstance(block, Claim)]
+    words = [block.verdict for block in blocks if isinstance(block, Claim)]
     counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
     yield Outcome(f"{plural(len(words), 'claim')}: {', '.join(counts)}.")
     yield Text(
@@ -180,30 +185,25 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
     )
     yield Text(
         'A claim is "true" in a comparison if its verdict is better, "false" if it is worse or '
-        f'equivalent, and "undecided" otherwise. {CLAIM_RULE} A verdict is a single test with the '
-        "95% interval of the difference of normalised means and p < 0.05, not corrected for the "
-        "number of comparisons."
+        f'equivalent, and "undecided" otherwise. {CLAIM_RULE} {HOLM} Verdicts by the other measure '
+        "of a comparison decide nothing, and are single tests."
     )
-    for section in sections:
-        yield from section
+    yield from blocks
 
 
 def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
     """A claim with its comparisons and scores; nothing where none has both of its runs."""
     ablation = about.ablation
     runs = runs_of(ablation, results)
-    compared: list[tuple[str, ...]] = []
-    panels: Verdicts = {}
+    compared: dict[tuple[str, str], dict[str, Parity | None]] = {}  # by environment and comparison
     for env in ABLATION_ENVS:
         for name, *sides in about.pairs(ablation, env):
             better, worse = (runs.get((env, *side)) for side in sides)
             if better and worse:
-                verdicts = {measure: parity_of(better, worse, measure) for measure in MEASURES}
-                verdict = panels.setdefault(env, {})[name] = verdicts[about.measure]
-                texts = (verdict_text(v, better.spec) for v in verdicts.values())
-                compared.append((env, name, *texts, answer(verdict, ANSWERS)))
+                compared[env, name] = {m: parity_of(better, worse, m) for m in MEASURES}
     if not compared:
         return []
+    spec = {env: result.spec for (env, _, _), result in runs.items()}
     rows = [
         (
             env,
@@ -218,21 +218,32 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
     ]
     name, label = f"ablation-{ablation.name}", f"Scores against {varied_name(ablation)}"
     pairs, by = f"{name}-comparisons", f"by {MEASURES[about.measure]}"
-    card = answered(
-        about.claim,
-        about.source,
-        [row[-1] for row in compared],
-        by,
-        verdict_forest(pairs, f"Comparisons {by}", panels, "claimed better minus other"),
-        [
-            Text(about.about),
-            Table(pairs, PAIR_COLUMNS, compared),
-            Figure(name, label, "scores_by_value", scores(ablation, runs)),
-            folded_if_long("Scores of every value", Table(name, COLUMNS, rows)),
-            *commands([result.run for result in runs.values()]),
-        ],
-    )
-    return [Heading(about.title), card]
+    single = {key: verdicts[about.measure] for key, verdicts in compared.items()}
+
+    def card(p: Sequence[float]) -> Claim:
+        panels: Verdicts = {}
+        judged = []
+        for (env, pair), verdict in with_p(single, p).items():
+            panels.setdefault(env, {})[pair] = verdict
+            both = compared[env, pair] | {about.measure: verdict}
+            texts = (verdict_text(both[m], spec[env]) for m in MEASURES)
+            judged.append((env, pair, *texts, answer(verdict, ANSWERS)))
+        return answered(
+            about.claim,
+            about.source,
+            [row[-1] for row in judged],
+            by,
+            verdict_forest(pairs, f"Comparisons {by}", panels, "claimed better minus other"),
+            [
+                Text(about.about),
+                Table(pairs, PAIR_COLUMNS, judged),
+                Figure(name, label, "scores_by_value", scores(ablation, runs)),
+                folded_if_long("Scores of every value", Table(name, COLUMNS, rows)),
+                *commands([result.run for result in runs.values()]),
+            ],
+        )
+
+    return [Heading(about.title), tested(p_of(single), card)]
 
 
 def runs_of(ablation: Ablation, results: Sequence[Result]) -> Runs:

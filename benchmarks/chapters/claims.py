@@ -7,7 +7,8 @@ the published searches. The rules below were written before the runs of the suit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,26 @@ from manyseeds.benchmarks.chapters import sensitivity
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
-    Heading,
     Outcome,
     Table,
     Text,
     folded_if_long,
 )
+from manyseeds.benchmarks.chapters.blocks import sections as titled
 from manyseeds.benchmarks.chapters.differences import (
     CLAIM_RULE,
+    HOLM,
     Answer,
     Verdicts,
     answer,
     answered,
     compared,
+    corrected,
     judged,
+    p_of,
+    tested,
     verdict_forest,
+    with_p,
 )
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments.suite import (
@@ -48,9 +54,9 @@ from manyseeds.benchmarks.measurements import learning_rates, replicas
 from manyseeds.benchmarks.store.comparison import COMMON, run_of
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import Result, parity, verdict_text
-from manyseeds.benchmarks.store.stored import StoredRun, find_file, section_of
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.record import plural
-from manyseeds.stats import Floats
+from manyseeds.stats import Floats, Parity
 
 CAPO = "Mustafaoglu et al., 2026, arXiv 2603.12596"
 FERNANDEZ = "Fernandez-Hernandez et al., 2026, arXiv 2603.09950"
@@ -91,21 +97,30 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
         ],
         "Seeds": [*few_seeds(results)],
     }
-    claims = [x for section in sections.values() for x in section if isinstance(x, Claim)]
-    if not claims:
+    yield from with_outcome(sections, "claim", ABOUT)
+
+
+ABOUT = (
+    "Claims of papers on control that can be tested in minutes; learning speed is the mean return "
+    "until the common budget of an environment. What decides a claim was stated before the runs "
+    "that test it were trained."
+)
+
+
+def with_outcome(sections: Mapping[str, Sequence[Block]], what: str, about: str) -> Iterator[Block]:
+    """A page of claims, corrected together, below how many there are of each word; nothing without
+    any. what: they are called."""
+    blocks = corrected(titled(sections))
+    words = [x.verdict for x in blocks if isinstance(x, Claim)]
+    if not words:
         return
-    words = [claim.verdict for claim in claims]
     counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    yield Outcome(f"{plural(len(words), 'claim')}: {', '.join(counts)}.")
+    yield Outcome(f"{plural(len(words), what)}: {', '.join(counts)}.")
     yield Text(
-        "Claims of papers on control that can be tested in minutes; learning speed is the mean "
-        "return until the common budget of an environment. What decides a claim was "
-        f"stated before the runs that test it were trained. {CLAIM_RULE}"
+        f"{about} {CLAIM_RULE} {HOLM} Differences that are not verdicts are decided likewise, by "
+        "their 95% interval and Student's paired test."
     )
-    for title, section in sections.items():
-        if section:
-            yield Heading(title)
-            yield from section
+    yield from blocks
 
 
 # ---- Without a critic ----------------------------------------------------------------------
@@ -113,11 +128,6 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
 CRITIC_FREE = ("grpo", "reinforce")
 LONG = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1")
 SHORT = "CartPole-v1"  # as the paper calls it; its episodes have up to 500 steps, Pendulum's 200
-RULE_OF_PAIRS = (
-    "Each comparison is a single test with the 95% interval of the difference of normalised means "
-    "and p < 0.05."
-)
-
 # A name, the side that is claimed to be better, and the other.
 Contrast = tuple[str, Result | None, Result | None]
 
@@ -154,30 +164,38 @@ def contrasts_of(
     measure: of a run's seeds, what is compared; by: its name. meaning: of the words of verdicts,
     where it is not that the first side is better.
     """
-    rows: list[tuple[str, ...]] = []
-    panels: Verdicts = {}
-    runs: dict[Path, StoredRun] = {}
+    verdicts: dict[tuple[str, str], Parity | None] = {}
+    sides: dict[tuple[str, str], tuple[Result, Result]] = {}
     for env, pairs in contrasts.items():
         for label, better, other in pairs:
-            if better is None or other is None:
-                continue
-            imputed = bool(better.unscored or other.unscored)
-            verdict = parity(measure(better), measure(other), better.spec, imputed)
+            if better and other:
+                imputed = bool(better.unscored or other.unscored)
+                verdict = parity(measure(better), measure(other), better.spec, imputed)
+                verdicts[env, label], sides[env, label] = verdict, (better, other)
+    if not verdicts:
+        return
+    runs = {x.run.path: x.run for pair in sides.values() for x in pair}
+    columns = ("environment", "comparison", "n", by, "claim")
+
+    def card(p: Sequence[float]) -> Claim:
+        rows: list[tuple[str, ...]] = []
+        panels: Verdicts = {}
+        for (env, label), verdict in with_p(verdicts, p).items():
             panels.setdefault(env, {})[label] = verdict
+            better, other = sides[env, label]
             n = f"{len(better.seeds)} and {len(other.seeds)}"
             text = verdict_text(verdict, better.spec)
             rows.append((env, label, n, text, answer(verdict, meaning or BETTER)))
-            runs |= {x.run.path: x.run for x in (better, other)}
-    if not rows:
-        return
-    figure = verdict_forest(name, f"Difference of {by}", panels, "first minus second")
-    columns = ("environment", "comparison", "n", by, "claim")
-    details = [
-        Text(about, " ", RULE_OF_PAIRS),
-        folded_if_long("Every comparison", Table(name, columns, rows)),
-        *commands([*runs.values()]),
-    ]
-    yield answered(claim, source, [row[-1] for row in rows], f"by {by}", figure, details)
+        figure = verdict_forest(name, f"Difference of {by}", panels, "first minus second")
+        details = [
+            Text(about),
+            folded_if_long("Every comparison", Table(name, columns, rows)),
+            *commands([*runs.values()]),
+        ]
+        answers = [row[-1] for row in rows]
+        return answered(claim, source, answers, f"by {by}", figure, details)
+
+    yield tested(p_of(verdicts), card)
 
 
 def without_critic(find: Find) -> Iterator[Block]:
@@ -270,39 +288,47 @@ def averaged_replicas(stored: dict[str, Any]) -> Iterator[Block]:
         for m in stored["measurements"]
     ]
     K = stored["replicas"]
+    about = (
+        f"PPO with its presets and the common budgets: as it is (plain), with {K} times as many "
+        f"epochs (deeper), and with these in {K} replicas from the same start, whose parameters "
+        "are then averaged. spread: how far a replica is from the average, over the average's way "
+        "from the start."
+    )
     for other, claim in (
         ("plain", f"PPO learns faster when {K} replicas of each update are averaged."),
         ("deeper", f"{K} replicas, averaged, learn faster than {K} times as many epochs."),
     ):
         verdicts = {
-            env: {
-                f"averaged against {other}": parity(
-                    areas[env, "averaged"], areas[env, other], envs.make(env).spec
-                )
-            }
+            env: parity(areas[env, "averaged"], areas[env, other], envs.make(env).spec)
             for env in dict.fromkeys(env for env, _ in areas)
             if (env, "averaged") in areas and (env, other) in areas
         }
-        answers = [answer(v, BETTER) for own in verdicts.values() for v in own.values()]
-        if answers:
+        if verdicts:
             name = f"claims-replicas-{other}"
-            yield answered(
-                claim,
-                CAPO,
-                answers,
-                "by learning speed",
-                verdict_forest(name, "Learning speed", verdicts, f"averaged minus {other}"),
-                [
-                    Text(
-                        "PPO with its presets and the common budgets: as it is (plain), with "
-                        f"{K} times as many epochs (deeper), and with these in {K} replicas "
-                        "from the same start, whose parameters are then averaged. spread: how far "
-                        "a replica is from the average, over the average's way from the start."
-                    ),
-                    Table("claims-replicas", WAYS, rows),
-                    command_text(stored),
-                ],
+            details: list[Block] = [
+                Text(about),
+                Table("claims-replicas", WAYS, rows),
+                command_text(stored),
+            ]
+            sides = f"averaged minus {other}"
+            yield tested(
+                p_of(verdicts), partial(replicas_card, name, claim, verdicts, sides, details)
             )
+
+
+def replicas_card(
+    name: str,
+    claim: str,
+    verdicts: Mapping[str, Parity | None],
+    sides: str,
+    details: Sequence[Block],
+    p: Sequence[float],
+) -> Claim:
+    """The card of verdicts by environment, with these p-values."""
+    judged = with_p(verdicts, p)
+    answers = [answer(verdict, BETTER) for verdict in judged.values()]
+    figure = verdict_forest(name, "Learning speed", {sides: judged}, sides)
+    return answered(claim, CAPO, answers, "by learning speed", figure, details)
 
 
 # ---- Tuning --------------------------------------------------------------------------------
@@ -335,7 +361,7 @@ def tuning(studies: Sequence[sensitivity.Study]) -> Iterator[Block]:
         rows.append((study.label, study.env, n, f"{chose:.3f}", f"{other:.3f}"))
     if len(drops) < 2:
         return
-    difference = stats.estimate(drops, "mean")
+    difference = stats.mean_difference(drops)
     what = "the seeds that chose minus the other, a mean of searches"
     yield judged(
         "claims-tuning",
@@ -414,7 +440,7 @@ def early_signals(stored: dict[str, Any]) -> Iterator[Block]:
             d = signals["actor"] - (signals[other] if other else 0.5)
             against = f"minus that of the {SIGNAL_NAMES[other]}" if other else "minus 0.5"
             measure = f"area under the ROC curve {against}"
-            found += compared(measure, env, stats.estimate(d, "mean"))
+            found += compared(measure, env, stats.mean_difference(d))
         if found:
             yield judged(name, claim, FERNANDEZ, found, details)
 
@@ -469,9 +495,9 @@ def few_seeds(results: Sequence[Result]) -> Iterator[Block]:
             rows.append((*about, str(len(run.seeds)), str(size), *texts))
             what = f"{display(run.algo)} on {run.spec.id}, {size} seeds"
             if size == FEW[0]:
-                d = stats.estimate(t - PROMISED, "mean")
+                d = stats.mean_difference(t - PROMISED)
                 differ += compared("splits called different, beyond 5%", what, d)
-            paired = stats.estimate(boot.astype(float) - t, "mean")
+            paired = stats.mean_difference(boot.astype(float) - t)
             excess += compared("bootstrap minus t-test, splits called different", what, paired)
     if not rows:
         return
@@ -520,7 +546,7 @@ def middle_half(runs: Sequence[Result]) -> Iterator[Block]:
         batches = [np.array_split(x, 40) for x in (medians, iqms)]
         ratio = [np.std(m) / np.std(i) - 1 for m, i in zip(*batches, strict=True)]
         what = f"{display(algo)}, {plural(len(own), 'environment')}, {size} seeds each"
-        difference = stats.estimate(ratio, "mean")
+        difference = stats.mean_difference(ratio)
         found += compared("median's deviation over the IQM's, minus 1", what, difference)
     if found:
         yield judged(

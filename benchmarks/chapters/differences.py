@@ -1,20 +1,28 @@
 """Claims of papers as cards: the comparisons that decide them, as answers and as forest plots.
 
-A comparison is a verdict on two sides, or a difference with its interval.
+A comparison is a verdict on two sides, or a difference with its interval. Those that decide the
+claims of a page are read together, so their p-values are corrected together (`stats.holm`): of
+verdicts that are at hand at once by
+`corrected_verdicts`, of cards that are made one by one by `corrected`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeVar
 
+from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import Block, Claim, ClaimWord, Figure, Inline, Table
+from manyseeds.benchmarks.store.results import p_text
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
 from manyseeds.record import plural
 from manyseeds.stats import Estimate, Parity
 
+Key = TypeVar("Key", bound=Hashable)
+LEVEL = stats.Levels().differs  # of a p-value
 Answer = str  # whether a claim is "true", "false" or "undecided" of a pair
 Verdicts = dict[str, dict[str, Parity | None]]  # by the panel of a figure and the name of the pair
 WORDS = {1: "higher", -1: "lower", 0: "undecided"}
@@ -47,6 +55,62 @@ def answered(
     number = f"true in {true} of {plural(len(answers), 'comparison')} {by}"
     number += f", false in {false}, undecided in {undecided}"
     return Claim(claim, claim_word(answers), number, figure, details, source)
+
+
+# ---- Corrected together ---------------------------------------------------------------------
+
+# What a page says of its verdicts.
+HOLM = (
+    "Verdicts are tests with the 95% interval of the difference of normalised means and p < 0.05. "
+    "Their p-values are corrected together, for all comparisons on this page that decide a claim "
+    "(Holm, 1979), so that with no true difference any of them is called better or worse in at "
+    "most 5% of cases. The intervals are of one difference each. Equivalent is not a finding of a "
+    "difference and keeps its own rule: the 95% interval lies within the margin."
+)
+
+
+@dataclass(frozen=True)
+class Tested(Claim):
+    """A claim by single tests, which is to be written again with the p-values of its page.
+
+    p: of the comparisons that decide it. again: the claim, given these after the correction.
+    """
+
+    p: Sequence[float] = ()
+    again: Callable[[Sequence[float]], Claim] | None = None
+
+
+def tested(p: Sequence[float], write: Callable[[Sequence[float]], Claim]) -> Tested:
+    """The claim that `write` makes of p-values, before those of its page are corrected."""
+    claim = write(p)
+    return Tested(**{x.name: getattr(claim, x.name) for x in fields(claim)}, p=p, again=write)
+
+
+def corrected(blocks: Iterable[Block]) -> list[Block]:
+    """The blocks of a page, its claims by p-values that are corrected together."""
+    found = [*blocks]
+    p = iter(stats.holm([p for x in found if isinstance(x, Tested) for p in x.p]).tolist())
+    return [
+        x.again([next(p) for _ in x.p]) if isinstance(x, Tested) and x.again else x for x in found
+    ]
+
+
+def p_of(verdicts: Mapping[Any, Parity | None]) -> list[float]:
+    """The p-values of the verdicts that there are."""
+    return [verdict.p for verdict in verdicts.values() if verdict]
+
+
+def with_p(verdicts: Mapping[Key, Parity | None], p: Iterable[float]) -> dict[Key, Parity | None]:
+    """The verdicts with other p-values, in the order of `p_of`."""
+    given = iter(p)
+    return {
+        key: verdict and stats.with_p(verdict, next(given)) for key, verdict in verdicts.items()
+    }
+
+
+def corrected_verdicts(verdicts: Mapping[Key, Parity | None]) -> dict[Key, Parity | None]:
+    """All verdicts that decide the claims of a page, their p-values corrected together."""
+    return with_p(verdicts, stats.holm(p_of(verdicts)))
 
 
 # ---- Verdicts -------------------------------------------------------------------------------
@@ -104,6 +168,7 @@ class Compared(NamedTuple):
     difference: Estimate
     digits: int = 3
     unit: str = ""
+    p: float = math.nan  # that there is no difference, where it decides a claim the corrected one
 
     @property
     def text(self) -> str:
@@ -112,15 +177,22 @@ class Compared(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 where the interval lies above 0, -1 where it lies below, else 0."""
+        """1 where the interval lies above 0 and p agrees, -1 where it lies below, else 0."""
+        if not self.p < LEVEL:
+            return 0
         return int(self.difference.low > 0) - int(self.difference.high < 0)
 
 
 def compared(
     measure: str, what: str, difference: Estimate | None, digits: int = 3, unit: str = ""
 ) -> list[Compared]:
-    """The comparison, if there is a difference."""
-    return [Compared(measure, what, difference, digits, unit)] if difference else []
+    """The comparison, if there is a difference; it has the p of `stats.mean_difference`."""
+    return [Compared(measure, what, difference, digits, unit, difference.p)] if difference else []
+
+
+def with_ps(found: Sequence[Compared], p: Sequence[float]) -> list[Compared]:
+    """The comparisons with other p-values."""
+    return [x._replace(p=of_x) for x, of_x in zip(found, p, strict=True)]
 
 
 def verdict_on(found: Sequence[Compared], sign: int) -> ClaimWord:
@@ -133,7 +205,8 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
     if not found:
         return ""
     least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
-    text = f"{least.text}, {least.measure}: {least.what}, n = {least.difference.n}"
+    text = f"{least.text}, {p_text(least.p)}, {least.measure}: {least.what}"
+    text += f", n = {least.difference.n}"
     if len(found) > 1:
         agreeing = sum(x.sign == sign for x in found)
         text += f" (the weakest of {len(found)} comparisons; {agreeing} agree with the claim)"
@@ -150,22 +223,36 @@ def judged(
     sign: int = 1,
     beside: Sequence[Compared] = (),
     figure: Figure | None = None,
-) -> Claim:
+) -> Tested:
     """The card of a claim that gives differences a sign, 1 or -1.
 
     name: of its figure, of the differences where there is no other. beside: what is compared, too,
-    but does not decide.
+    but does not decide; its p-values are not corrected.
     """
-    table = [comparison_table([*found, *beside])] if found or beside else []
-    drawn = figure or compared_forest(name, found)
-    return Claim(
-        claim, verdict_on(found, sign), weakest(found, sign), drawn, [*table, *details], source
-    )
+
+    def card(p: Sequence[float]) -> Claim:
+        decisive = with_ps(found, p)
+        table = [comparison_table(decisive, beside)] if found or beside else []
+        drawn = figure or compared_forest(name, decisive)
+        word, number = verdict_on(decisive, sign), weakest(decisive, sign)
+        return Claim(claim, word, number, drawn, [*table, *details], source)
+
+    return tested([x.p for x in found], card)
 
 
-def comparison_table(found: Sequence[Compared]) -> Table:
-    rows = [(x.measure, x.what, str(x.difference.n), x.text, WORDS[x.sign]) for x in found]
-    return Table("", ("measure", "what was compared", "n", "difference [95%]", "it is"), rows)
+COMPARISONS = ("measure", "what was compared", "n", "difference [95%]", "p", "it is")
+
+
+def comparison_table(found: Sequence[Compared], beside: Sequence[Compared] = ()) -> Table:
+    """beside: what does not decide."""
+
+    def row(x: Compared, word: str) -> tuple[str, ...]:
+        p = p_text(x.p).removeprefix("p").removeprefix("=")
+        return (x.measure, x.what, str(x.difference.n), x.text, p, word)
+
+    rows = [row(x, WORDS[x.sign]) for x in found]
+    rows += [row(x, f"{WORDS[x.sign]}, decides nothing") for x in beside]
+    return Table("", COMPARISONS, rows)
 
 
 def compared_forest(name: str, found: Sequence[Compared]) -> Figure | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
+from manyseeds.benchmarks.chapters.differences import corrected_verdicts
 from manyseeds.benchmarks.experiments.suite import NO_PARTS, Cell
 from manyseeds.benchmarks.store.comparison import MEASURES, Pair, run_of
 from manyseeds.benchmarks.store.names import display
@@ -23,27 +24,32 @@ WORDS = ("better", "worse", "equivalent", "saturated", "undecided", "not judged"
 def section(found: Sequence[Pair]) -> Iterator[Block]:
     """The answer, and what it rests on; nothing without runs of both."""
     by_cell = {(pair.env, pair.algo): pair for pair in found}
-    rows: list[tuple[str, ...]] = []
-    verdicts: dict[str, list[Parity | None]] = {measure: [] for measure in MEASURES}
+    sides: dict[str, tuple[Result, dict[str, Result]]] = {}
     for env in dict.fromkeys(pair.env for pair in found):
-        sac = ours_of(by_cell.get((env, SAC)))
-        rivals = rivals_of(by_cell, env, sac) if sac else {}
-        if not (sac and rivals):
-            continue
+        if (sac := ours_of(by_cell.get((env, SAC)))) and (rivals := rivals_of(by_cell, env, sac)):
+            sides[env] = sac, rivals
+    verdicts = corrected_verdicts(
+        {
+            (env, name, measure): parity_of(sac, rival, measure)
+            for env, (sac, rivals) in sides.items()
+            for name, rival in rivals.items()
+            for measure in MEASURES
+        }
+    )
+    rows: list[tuple[str, ...]] = []
+    for env, (sac, rivals) in sides.items():
         rows.append((*row(env, display(SAC), sac), "", ""))
         for name, rival in rivals.items():
-            compared = {measure: parity_of(sac, rival, measure) for measure in MEASURES}
-            texts = (verdict_text(verdict, sac.spec) for verdict in compared.values())
+            texts = (verdict_text(verdicts[env, name, m], sac.spec) for m in MEASURES)
             rows.append((*row(env, name, rival), *texts))
-            for measure, verdict in compared.items():
-                verdicts[measure].append(verdict)
     if rows:
-        counted = "; by ".join(counts(MEASURES[m], v) for m, v in verdicts.items())
+        by = {m: [v for (_, _, of), v in verdicts.items() if of == m] for m in MEASURES}
+        counted = "; by ".join(counts(MEASURES[m], v) for m, v in by.items())
         yield Text(
-            f"Is {display(SAC)} better than DQN? In "
-            f"{plural(len(verdicts['late']), 'comparison')} at the same number of timesteps, by "
-            f"{counted}. DQN has the preset of rl-baselines3-zoo, and that with the networks of "
-            f"{display(SAC)}, whose own settings are the best of two searches."
+            f"Is {display(SAC)} better than DQN? In {plural(len(by['late']), 'comparison')} at "
+            f"the same number of timesteps, by {counted}. DQN has the preset of rl-baselines3-zoo, "
+            f"and that with the networks of {display(SAC)}, whose own settings are the best of two "
+            "searches. The p-values of these verdicts are corrected together (Holm, 1979)."
         )
         yield Table("discrete-sac", COLUMNS, rows)
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.blocks import Block, Claim, Heading, Outcome, Table, Text
-from manyseeds.benchmarks.chapters.claims import Find, contrasts_of
+from manyseeds.benchmarks.chapters.blocks import Block, Claim, Table, Text
+from manyseeds.benchmarks.chapters.claims import Find, contrasts_of, with_outcome
 from manyseeds.benchmarks.chapters.differences import (
-    CLAIM_RULE,
     claim_word,
     compared,
     judged,
@@ -38,7 +37,6 @@ from manyseeds.benchmarks.measurements import goal_first
 from manyseeds.benchmarks.store.comparison import run_of
 from manyseeds.benchmarks.store.results import Result
 from manyseeds.benchmarks.store.stored import find_file, section_of
-from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
 
 OURS = "our own question"
@@ -55,20 +53,12 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
         "REINFORCE on Pendulum-v1": [*few_steps(find)],
         "DQN on CartPole-v1": [*unsteady(find)],
     }
-    claims = [x for section in sections.values() for x in section if isinstance(x, Claim)]
-    if not claims:
-        return
-    words = [claim.verdict for claim in claims]
-    counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    yield Outcome(f"{plural(len(words), 'suspicion')}: {', '.join(counts)}.")
-    yield Text(
+    yield from with_outcome(
+        sections,
+        "suspicion",
         "Each suspicion about a training that fails is tested by taking the suspected cause away, "
-        f"or by putting it into a training that works. {CLAIM_RULE}"
+        "or by putting it into a training that works.",
     )
-    for title, section in sections.items():
-        if section:
-            yield Heading(title)
-            yield from section
 
 
 def late(result: Result) -> Floats:
@@ -161,7 +151,7 @@ def after_ppo(stored: dict[str, Any]) -> Iterator[Block]:
             "then GRPO, not divided",
         ),
     ):
-        gain = stats.estimate(returns[stage]["sampled"] - before, "mean")
+        gain = stats.mean_difference(returns[stage]["sampled"] - before)
         found = compared("sampled return", f"{stage} minus before", gain, digits=1)
         yield judged(name, claim, OURS, found, details)
 
@@ -256,7 +246,7 @@ def unsteady(find: Find) -> Iterator[Block]:
                 Text(
                     "DQN with its preset and one change; and Rainbow's parts, of which C51 alone, "
                     "with smaller networks. A seed fails that ends below the threshold. Intervals "
-                    "are Newcombe's (1998)."
+                    "are Newcombe's (1998), p is Fisher's."
                 )
             ],
             sign=-1,
@@ -268,8 +258,11 @@ FAILING = "share of seeds that fail"
 
 def failing_less(run: Result, other: Result) -> Estimate:
     """The difference of the shares of seeds that fail."""
+    from scipy.stats import fisher_exact
+
     sizes = len(run.seeds), len(other.seeds)
     failures = len(run.failures), len(other.failures)
     low, high = stats.failure_difference(failures, sizes)
     value = failures[0] / sizes[0] - failures[1] / sizes[1]
-    return Estimate(value, low, high, min(sizes))
+    table = np.array([(k, n - k) for k, n in zip(failures, sizes, strict=True)])
+    return Estimate(value, low, high, min(sizes), p=float(fisher_exact(table).pvalue))

@@ -7,6 +7,7 @@ that they are not, on Atari.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -26,9 +27,16 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
     joined,
 )
-from manyseeds.benchmarks.chapters.differences import Verdicts, claim_word, verdict_forest
+from manyseeds.benchmarks.chapters.differences import (
+    HOLM,
+    Verdicts,
+    claim_word,
+    corrected_verdicts,
+    verdict_forest,
+)
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
+from manyseeds.benchmarks.experiments.verdicts import LOOKS, Verdict
 from manyseeds.benchmarks.measurements.library_details import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES
 from manyseeds.benchmarks.store.names import display
@@ -49,7 +57,8 @@ NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
 PAIRS = ("environment", "algorithm", "of", "against", *MEASURES.values())
 DETAILS = ("environment", "details", "n", "AUC, mean [95%]", "against ours")
-LEVEL = 0.05  # of the verdicts
+Pair = tuple[str, str, str, str]  # algorithm, environment, and two libraries
+BY_RULE = ("manyseeds", "sb3")  # whose verdicts are those of experiments/verdicts.py
 SCRIPTS = ("sb3", "sbx", "rejax")  # whose files say what stays their own
 
 
@@ -75,33 +84,53 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
     scores: list[tuple[str, ...]] = []
     pairs: list[tuple[str, ...]] = []
     speed: Verdicts = {}  # of ours against each library, by algorithm
-    judged: dict[tuple[str, str], list[Parity]] = {}  # by algorithm and environment
+    compared: dict[Pair, tuple[Result, Result]] = {}
     for (algo, env), runs in found.items():
         for library, r in runs.items():
             texts = (r.text("final", "mean"), r.text("auc", "mean"), r.failures_text())
             scores.append((env, display(algo), NAMES[library], str(len(r.seeds)), *texts))
         for one, other in combinations(runs, 2):
-            a, b = runs[one], runs[other]
-            judge = by_rule if (one, other) == ("manyseeds", "sb3") else by_one_test
-            verdicts = {measure: judge(a, b, measure) for measure in MEASURES}
-            found_here = [verdict for verdict, _ in verdicts.values() if verdict]
-            judged.setdefault((algo, env), []).extend(found_here)
-            if one == "manyseeds":
-                own = speed.setdefault(f"{display(algo)}, learning speed", {})
-                own[f"{env}, {NAMES[other]}"], _ = verdicts["auc"]
-            judgements = (text for _, text in verdicts.values())
-            pairs.append((env, display(algo), NAMES[one], NAMES[other], *judgements))
+            compared[algo, env, one, other] = runs[one], runs[other]
+    ruled = {
+        pair: {m: decision(*compared[pair], m) for m in MEASURES}
+        for pair in compared
+        if pair[2:] == BY_RULE
+    }
+    single = {
+        (pair, m): parity_of(*sides, m)
+        for pair, sides in compared.items()
+        if pair not in ruled
+        for m in MEASURES
+    }
+    by_rule = {
+        (pair, m): over_looks(v) for pair, verdicts in ruled.items() for m, v in verdicts.items()
+    }
+    corrected = corrected_verdicts(single | by_rule)
+    judged: dict[tuple[str, str], list[Parity]] = {key: [] for key in found}
+    for ((algo, env, *_), _), verdict in corrected.items():
+        judged[algo, env] += [verdict] if verdict else []
+    for pair, (a, _) in compared.items():
+        algo, env, one, other = pair
+        if pair in ruled:  # has one verdict on every page
+            words = [decision_text(v, a.spec) for v in ruled[pair].values()]
+            auc = by_looks.parity if (by_looks := ruled[pair]["auc"]) else None
+        else:
+            words = [verdict_text(corrected[pair, m], a.spec) for m in MEASURES]
+            auc = corrected[pair, "auc"]
+        if one == "manyseeds":
+            own = speed.setdefault(f"{display(algo)}, learning speed", {})
+            own[f"{env}, {NAMES[other]}"] = auc
+        pairs.append((env, display(algo), NAMES[one], NAMES[other], *words))
     baselines = ROOT / "benchmarks" / "baselines"
     files = (Link(NAMES[name], file=baselines / f"{name}_baseline.py") for name in SCRIPTS)
     about = Text(
         "Each algorithm is trained by several libraries with the hyperparameters that all of them "
         "support. Each library uses its own environments, and all are evaluated in ours. The "
-        "verdicts on ours against SB3 are those of the rule. Each other one is a single test with "
-        "a 95% interval, so without any true difference about 1 in 20 would find one by chance. "
-        "The claim holds where a difference is found in every environment of an algorithm even if "
-        "the level is divided by the number of its verdicts. The remaining differences, such as "
-        "which gradients are clipped and whether a time limit ends an episode, are described in "
-        "the files of ",
+        f"verdicts on ours against SB3 are those of the rule. {HOLM} For the claim those of the "
+        f"rule are corrected with them, with p multiplied by its {len(LOOKS)} looks. The claim "
+        "holds where a difference is found in every environment of an algorithm. The remaining "
+        "differences, such as which gradients are clipped and whether a time limit ends an "
+        "episode, are described in the files of ",
         joined(files),
         ".",
     )
@@ -120,15 +149,11 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
         yield from details_section(algo, runs_of, results)
 
 
-def by_rule(ours: Result, theirs: Result, measure: str) -> tuple[Parity | None, str]:
-    """A verdict and its text. That on ours and SB3's is the same on every page."""
-    verdict = decision(ours, theirs, measure)
-    return verdict.parity if verdict else None, decision_text(verdict, ours.spec)
-
-
-def by_one_test(a: Result, b: Result, measure: str) -> tuple[Parity | None, str]:
-    verdict = parity_of(a, b, measure)
-    return verdict, verdict_text(verdict, a.spec)
+def over_looks(verdict: Verdict | None) -> Parity | None:
+    """A verdict of the rule with a p-value that holds over all of its looks (Bonferroni)."""
+    if verdict is None:
+        return None
+    return replace(verdict.parity, p=min(1.0, len(LOOKS) * verdict.parity.p))
 
 
 def claim_of(
@@ -136,10 +161,10 @@ def claim_of(
     figure: Figure | None,
     details: Sequence[Block],
 ) -> Claim:
-    """The claim of the paper. judged: all verdicts by algorithm and environment."""
+    """The claim of the paper. judged: all verdicts by algorithm and environment, corrected."""
     found = [v for verdicts in judged.values() for v in verdicts]
     differ = sum(map(differs, found))
-    apart = [any(v.p * len(x) < LEVEL and differs(v) for v in x) for x in judged.values()]
+    apart = [any(map(differs, verdicts)) for verdicts in judged.values()]
     same = bool(found) and all(v.word in ("equivalent", "saturated", "ceiling") for v in found)
     none = "false" if same else "undecided"
     answers = ["true" if x else none for x in apart]
@@ -218,7 +243,8 @@ def details_blocks(
     yield Text(
         "The learning speed of our code when it is trained with details of other libraries, one at "
         f"a time and all together, on the first {stored['seeds']} seeds. 'Undecided' does not mean "
-        "that two are equal. The details, and those that are not imitated, are described in ",
+        "that two are equal. These verdicts decide no claim and are single tests. The details, and "
+        "those that are not imitated, are described in ",
         Link("the script", file=script),
         ".",
     )

@@ -12,8 +12,8 @@ import numpy as np
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import blocks
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
-from manyseeds.benchmarks.chapters.differences import Compared, judged
-from manyseeds.benchmarks.store.methods import Method, begun_with
+from manyseeds.benchmarks.chapters.differences import compared, judged
+from manyseeds.benchmarks.store.methods import Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
@@ -47,6 +47,15 @@ def curves_of(
     return curves(name, label, panels, **{"columns": 2, **more})
 
 
+# On which side of 0 a difference lies: what the pages with such claims say.
+SIDE_RULE = (
+    "Differences are paired over seeds. One lies on a side where its 95% interval does and p is "
+    "below 0.05, by Student's paired test: of five seeds, a test that flips signs has no p below "
+    "0.06. The p-values of all differences on a page that decide a claim are corrected together "
+    "(Holm, 1979); the intervals are of one difference each."
+)
+
+
 # ---- Differences of runs ------------------------------------------------------------------
 
 
@@ -59,21 +68,15 @@ def change(m: Method, name: str) -> stats.Estimate | None:
     return paired(after, before)
 
 
-def by_seed(m: Method, values: Floats) -> dict[Any, float]:
-    """Values [S] of a run by seed and by what the seed began with: others are no pairs."""
-    seeds = [config["seeds"][0] for config in m.configs]
-    return dict(zip(zip(seeds, begun_with(m), strict=True), values.tolist(), strict=True))
-
-
 def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> stats.Estimate | None:
     """a - b, values by seed, over the seeds that both have: they learn from the same prompts.
 
     None where these are fewer than two, or where one lacks its value.
     """
-    both = sorted(a.keys() & b.keys())
-    if len(both) < 2 or any(np.isnan(x[seed]) for x in (a, b) for seed in both):
+    x, y = common(a, b)
+    if len(x) < 2 or np.isnan(x - y).any():
         return None
-    return stats.estimate(np.array([a[seed] - b[seed] for seed in both]), "mean")
+    return stats.mean_difference(x - y)
 
 
 def between(m: Method, other: Method, values: Callable[[Method], Floats]) -> stats.Estimate | None:
@@ -125,12 +128,13 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
 def narrowing_claim(shown: Sequence[Method]) -> Iterator[Block]:
     """pass@16 of the methods of RL whose pass@1 rises."""
     found = [
-        Compared("pass@16 after minus before", f"{display(m.algo)} on {m.task}", many)
+        x
         for m in shown
         if m.algo.removeprefix("trl-") in RL
         and (one := change(m, "pass@1"))
         and (many := change(m, "pass@16"))
         and one.low > 0
+        for x in compared("pass@16 after minus before", f"{display(m.algo)} on {m.task}", many)
     ]
     if found:
         yield judged(
@@ -193,7 +197,7 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
         "over generated samples": {s: m.line(name) for s, m in runs},
     }
     label = f"{name} over gradient steps and over generated samples, {where}"
-    file, compared = f"language-steps{f'-{k}' * bool(k)}", f"{name} with minus without"
+    file, what = f"language-steps{f'-{k}' * bool(k)}", f"{name} with minus without"
     about = Text(
         "A step samples and learns. Dynamic sampling discards groups without a signal, and the "
         "samples that replace them count."
@@ -203,8 +207,8 @@ def compared_over_steps(dynamic: Method, plain: Method, k: int) -> Iterator[Bloc
         f"With dynamic sampling {where} learns faster.",
         f"{DAPO}, sec. 3.2",
         [
-            Compared(compared, f"after {last:,} steps", by_steps),
-            Compared(compared, f"after {total:,} generated samples", by_samples),
+            *compared(what, f"after {last:,} steps", by_steps),
+            *compared(what, f"after {total:,} generated samples", by_samples),
         ],
         [about],
         figure=curves(file, label, panels, xlabel="", ylabel=name, columns=2, share_y=True),

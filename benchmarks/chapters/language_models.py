@@ -11,6 +11,7 @@ from typing import Any
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
+    Claim,
     Code,
     Fold,
     Inline,
@@ -21,7 +22,9 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
     sections,
 )
+from manyseeds.benchmarks.chapters.differences import corrected
 from manyseeds.benchmarks.chapters.language_measures import (
+    SIDE_RULE,
     between,
     curves,
     gain_text,
@@ -34,11 +37,12 @@ from manyseeds.benchmarks.chapters.origins import command_text, folded_origins, 
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
-from manyseeds.benchmarks.store.methods import ORDER, Method, verdict_against
+from manyseeds.benchmarks.store.methods import ORDER, PAIRED, Method, verdict_against
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
+from manyseeds.record import plural
 from manyseeds.stats import Parity
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
@@ -48,20 +52,25 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The chapter on language models; nothing without runs."""
     if not found:
         return
-    yield from sections(
-        {
-            "Scores before and after training": score_section(found),
-            "Many samples per prompt": many_samples_section(found),
-            "Lengths of right and wrong completions": length_section(found),
-            "Dynamic sampling, over steps and over samples": steps_section(found),
-            "The reward model": reward_section(found),
-            "Ablations": ablation_section(found),
-            "Against TRL": trl_section(found, results),
-            "Cost of the critic of a language model": critic_section(found, results),
-            "Transcripts": transcript_section(found),
-            "Provenance": provenance_section(found),
-        }
+    blocks = corrected(
+        sections(
+            {
+                "Scores before and after training": score_section(found),
+                "Many samples per prompt": many_samples_section(found),
+                "Lengths of right and wrong completions": length_section(found),
+                "Dynamic sampling, over steps and over samples": steps_section(found),
+                "The reward model": reward_section(found),
+                "Ablations": ablation_section(found),
+                "Against TRL": trl_section(found, results),
+                "Cost of the critic of a language model": critic_section(found, results),
+                "Transcripts": transcript_section(found),
+                "Provenance": provenance_section(found),
+            }
+        )
     )
+    if any(isinstance(block, Claim) for block in blocks):
+        yield Text(f"Claims are about the side of 0 on which differences lie. {SIDE_RULE}")
+    yield from blocks
 
 
 COLUMNS = (
@@ -209,17 +218,31 @@ def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             if not verdict:
                 continue
             name, method, changed = ours.headline, display(algo), ours.changed
-            scores = f"{ours.n} and {theirs.n}", ours.text(name), theirs.text(name)
+            n = f"{ours.n} and {theirs.n}"
+            if numbers and numbers.r is not None:
+                n = plural(numbers.difference.n, "pair")
+            scores = n, ours.text(name), theirs.text(name)
             rows.append((ours.task, method, changed, name, *scores, verdict))
             judged.append((" with ".join(filter(None, (method, changed))), numbers))
             lines = {"manyseeds": ours.line(name), "TRL": theirs.line(name)}
             panels[printable(f"{name}, {method} on {ours.task}")] = lines
     if rows:
         yield from trl_outcome(judged)
+        paired = ", ".join(map(display, PAIRED))
         yield Text(
-            "Both use the same task, model, hyperparameters, number of samples and evaluation. "
-            "Verdicts are defined as for the other algorithms, but each is a single test, and the "
-            "95% intervals are of the difference of the measure itself."
+            "Both use the same task, model, hyperparameters, number of samples and evaluation. In "
+            f"{paired} a seed of ours and the same seed of TRL's begin with the same model and "
+            "learn from the same data in the same order, so they are a pair: the difference is the "
+            "mean of those of the pairs, and r is the correlation of the scores of both. (TRL "
+            "divides the pairs of the reward model into other steps.) In the other methods both "
+            "sides have the same prompts but sample their own completions, and their seeds are "
+            "compared as independent ones."
+        )
+        yield Text(
+            "Verdicts are defined as for the other algorithms, but each is a single test, of pairs "
+            "one that flips the signs of their differences, and the 95% intervals are of the "
+            "difference of the measure itself. They are not corrected for their number, which "
+            "would make it harder to find ours worse."
         )
         yield Table("language-trl", TRL_COLUMNS, rows)
         yield curves("language-trl", "Learning curves, ours and TRL", panels, columns=2)

@@ -29,11 +29,18 @@ from manyseeds.benchmarks.chapters.blocks import (
 )
 from manyseeds.benchmarks.chapters.differences import (
     CLAIM_RULE,
+    HOLM,
+    LEVEL,
+    Answer,
     Verdicts,
     answer,
     answered,
+    corrected,
     lies_above,
+    p_of,
+    tested,
     verdict_forest,
+    with_p,
 )
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog, suite
@@ -41,12 +48,12 @@ from manyseeds.benchmarks.measurements.critic_cost import STORED
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.comparison import MEASURES
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
+from manyseeds.benchmarks.store.results import Result, Scores, parity_of, verdict_text
 from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural
-from manyseeds.stats import Estimate, Floats, Parity
+from manyseeds.stats import Floats, Parity
 
 Rows = list[tuple[str, ...]]
 METRIC_POINTS = 40  # of a curve of metrics
@@ -63,8 +70,12 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
         "Advantages without a critic": advantages_section(results),
         "Cost of the critic": critic_section(results, folder),
     }
-    if blocks := [*sections(titled)]:
-        yield Text(f"{CLAIM_RULE} The details of a claim say when a comparison is true.")
+    if blocks := corrected(sections(titled)):
+        yield Text(
+            f"{CLAIM_RULE} The details of a claim say when a comparison is true. {HOLM} The tests "
+            "on signal / noise are corrected with them. Other verdicts in the tables decide "
+            "nothing and are single tests. Costs are compared by their ranges."
+        )
         yield from blocks
 
 
@@ -140,44 +151,54 @@ def weights_section(results: Sequence[Result]) -> Iterator[Block]:
     rows: Rows = []
     runs = []
     panels: dict[str, dict[str, Line]] = {}
-    ratios: dict[tuple[bool, str], Estimate] = {}
+    signals: dict[tuple[bool, str], Floats] = {}
     for (normalize, scale), weight in product(SCALES.items(), suite.WEIGHTS):
         own = {"weight": weight, "normalize_advantage": normalize}
         if result := run_with(results, "reinforce", env, **own):
             with left_out(result.run.path):
                 line, variance = geometric_mean(result, "grad_variance")
-                ratio = stats.estimate(signal_to_noise(result), "mean")
+                signal = signal_to_noise(result)
+                ratio = stats.estimate(signal, "mean")
                 about = (weight, "yes" if normalize else "no", str(len(result.seeds)))
                 rows.append((*about, variance, ratio.text(2)))
                 runs.append(result.run)
-                ratios[normalize, weight] = ratio
+                signals[normalize, weight] = signal
                 panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(result)
                 panels.setdefault(f"variance, {scale}", {})[weight] = line
     if not rows:
         return
-    answers = [
-        lies_above(ratios[normalize, a], ratios[normalize, b])
+    compared = [
+        (signals[normalize, a], signals[normalize, b])
         for normalize in SCALES
         for a, b in LESS_NOISE
-        if (normalize, a) in ratios and (normalize, b) in ratios
+        if (normalize, a) in signals and (normalize, b) in signals
     ]
     variances = [title for title in panels if title.startswith("variance")]
     label = "Returns and variance of the gradient for four weights"
-    yield answered(
-        "The gradient has less noise with return-to-go than with R(tau), and less with a baseline "
-        "or Q than with return-to-go.",
-        "Sutton and Barto, 2018, sections 13.3 and 13.4",
-        answers,
-        "of signal / noise",
-        curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
-        [Table("reinforce-weights", WEIGHT_COLUMNS, rows), *WEIGHTS_ABOUT, *commands(runs)],
-    )
+
+    def card(p: Sequence[float]) -> Claim:
+        return answered(
+            "The gradient has less noise with return-to-go than with R(tau), and less with a "
+            "baseline or Q than with return-to-go.",
+            "Sutton and Barto, 2018, sections 13.3 and 13.4",
+            [has_more(*sides, of_sides) for sides, of_sides in zip(compared, p, strict=True)],
+            "of signal / noise",
+            curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
+            [Table("reinforce-weights", WEIGHT_COLUMNS, rows), *WEIGHTS_ABOUT, *commands(runs)],
+        )
+
+    yield tested([stats.permutation_p(*sides) for sides in compared], card)
+
+
+def has_more(a: Floats, b: Floats, p: float) -> Answer:
+    """Whether the mean of `[S1]` is above that of `[S2]`: the intervals say so, and p agrees."""
+    return lies_above(*(stats.estimate(x, "mean") for x in (a, b))) if p < LEVEL else "undecided"
 
 
 WEIGHTS_ABOUT = (
     Text(
         "A comparison is true if the interval of signal / noise lies above that of the other "
-        "weight with the same normalisation, false if below."
+        "weight with the same normalisation and the permutation test agrees, false if below."
     ),
     Text(
         "REINFORCE on CartPole-v1. ",
@@ -216,11 +237,12 @@ def estimator_name(config: dict[str, Any]) -> str:
 
 def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
     """A2C's ways to estimate advantages, from long rollouts, and its presets."""
-    rows: Rows = []
+    rows: dict[tuple[str, str], tuple[str, ...]] = {}  # by environment and estimator
     runs = []
     panels: dict[str, dict[str, Line]] = {}
     squares: dict[str, dict[str, Line]] = {}
-    speed: Verdicts = {}  # beside GAE's, by environment and estimator
+    specs: dict[str, Scores] = {}
+    speed: dict[tuple[str, str], Parity | None] = {}  # beside GAE's, of those that decide
     for env in suite.ABLATED:
         plain = catalog.plain_settings("algos", "a2c", env)
         here = [r for r in results if (r.algo, r.spec.id) == ("a2c", env)]
@@ -238,40 +260,53 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
                 verdicts = {m: parity_of(result, other, m) if other else None for m in MEASURES}
                 texts = (verdict_text(v, result.spec) if other else "" for v in verdicts.values())
                 auc, late = texts
-                about = (env, name if settings else f"preset: {name}, {steps}")
+                key = env, name if settings else f"preset: {name}, {steps}"
                 scores = (result.text("final"), result.failures_text(), late)
                 speeds = (result.text("auc", "mean"), auc, square)
-                rows.append((*about, str(len(result.seeds)), *scores, *speeds))
+                rows[key] = (*key, str(len(result.seeds)), *scores, *speeds)
                 runs.append(result.run)
                 if settings and other:
-                    speed.setdefault(env, {})[name] = verdicts["auc"]
+                    speed[key] = verdicts["auc"]
+                    specs[env] = result.spec
                 name = name if settings else "the preset"
                 panels.setdefault(f"greedy return, {env}", {})[name] = mean_curve(result)
                 squares.setdefault(f"mean squared advantage, {env}", {})[name] = line
     if not rows:
         return
-    answers = [answer(v, SLOWER) for verdicts in speed.values() for v in verdicts.values()]
     figure, label = "a2c-advantages-comparisons", "Learning speed beside GAE's"
     drawn = "Returns and mean squared advantages of A2C, by estimator"
-    table = Table("a2c-advantages", ESTIMATOR_COLUMNS, rows)
-    yield answered(
-        "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
-        "advantages.",
-        "Schulman et al., 2016, arXiv 1506.02438",
-        answers,
-        f"by {MEASURES['auc']}",
-        verdict_forest(figure, label, speed, "other minus GAE"),
-        [
-            Text(
-                "A comparison is true if the verdict on the other estimator is worse, false if it "
-                "is better or equivalent. The verdicts are not corrected for multiple comparisons."
-            ),
-            curves("a2c-advantages", drawn, panels | squares, ylabel="", log_y=[*squares]),
-            folded_if_long("Scores and verdicts", table),
-            *ESTIMATORS_ABOUT,
-            *commands(runs),
-        ],
-    )
+    auc_verdict = ESTIMATOR_COLUMNS.index("AUC against GAE")
+
+    def card(p: Sequence[float]) -> Claim:
+        judged = with_p(speed, p)
+        pairs: Verdicts = {}
+        shown = dict(rows)
+        for (env, name), verdict in judged.items():
+            pairs.setdefault(env, {})[name] = verdict
+            cells = list(rows[env, name])
+            cells[auc_verdict] = verdict_text(verdict, specs[env])
+            shown[env, name] = tuple(cells)
+        table = Table("a2c-advantages", ESTIMATOR_COLUMNS, [*shown.values()])
+        return answered(
+            "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
+            "advantages.",
+            "Schulman et al., 2016, arXiv 1506.02438",
+            [answer(verdict, SLOWER) for verdict in judged.values()],
+            f"by {MEASURES['auc']}",
+            verdict_forest(figure, label, pairs, "other minus GAE"),
+            [
+                Text(
+                    "A comparison is true if the verdict on the other estimator is worse, false if "
+                    "it is better or equivalent."
+                ),
+                curves("a2c-advantages", drawn, panels | squares, ylabel="", log_y=[*squares]),
+                folded_if_long("Scores and verdicts", table),
+                *ESTIMATORS_ABOUT,
+                *commands(runs),
+            ],
+        )
+
+    yield tested(p_of(speed), card)
 
 
 SLOWER = {"worse": "true", "better": "false", "equivalent": "false"}  # of the other estimator
@@ -385,21 +420,26 @@ def grpo_claim(
 ) -> Claim:
     """A claim of GRPO's paper, judged by the late scores of a pair in every environment."""
     verdicts: dict[str, Parity | None] = {}
-    rows: Rows = []
+    specs: dict[str, Scores] = {}
     measure = MEASURES["late"]
     for env in suite.BUDGETS:
         ours, other = (by_name.get((env, x)) for x in pair)
         if ours and other:
-            v = verdicts[env] = parity_of(ours, other, "late")
-            rows.append((env, verdict_text(v, ours.spec), answer(v, meaning)))
-    return answered(
-        claim,
-        GRPO,
-        [row[-1] for row in rows],
-        f"by {measure}",
-        verdict_forest(name, sides, {measure: verdicts}, sides),
-        [Table(name, ("environment", f"{measure}, {sides}", "claim"), rows)] if rows else [],
-    )
+            verdicts[env], specs[env] = parity_of(ours, other, "late"), ours.spec
+
+    def card(p: Sequence[float]) -> Claim:
+        judged = with_p(verdicts, p)
+        rows = [(e, verdict_text(v, specs[e]), answer(v, meaning)) for e, v in judged.items()]
+        return answered(
+            claim,
+            GRPO,
+            [row[-1] for row in rows],
+            f"by {measure}",
+            verdict_forest(name, sides, {measure: judged}, sides),
+            [Table(name, ("environment", f"{measure}, {sides}", "claim"), rows)] if rows else [],
+        )
+
+    return tested(p_of(verdicts), card)
 
 
 ADVANTAGES_ABOUT = (

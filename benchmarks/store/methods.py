@@ -11,7 +11,13 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Scores, differences, parity, verdict_text
+from manyseeds.benchmarks.store.results import (
+    FEWEST,
+    Scores,
+    differences,
+    parity,
+    verdict_text,
+)
 from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -211,26 +217,47 @@ def begun_with(m: Method) -> list[tuple[tuple[str, float], ...]]:
     ]
 
 
+def by_seed(m: Method, values: Floats) -> dict[Any, float]:
+    """Values [S] of a run by seed and by what the seed began with: others are no pairs."""
+    seeds = [config["seeds"][0] for config in m.configs]
+    return dict(zip(zip(seeds, begun_with(m), strict=True), values.tolist(), strict=True))
+
+
+def common(a: Mapping[Any, float], b: Mapping[Any, float]) -> tuple[Floats, Floats]:
+    """Values by seed of two sides, [S] each, of the seeds that both have."""
+    both = sorted(a.keys() & b.keys())
+    return np.array([a[seed] for seed in both]), np.array([b[seed] for seed in both])
+
+
 def known(name: str, value: Any) -> bool:
     """Whether a measure is one of the model alone, and is known."""
     return isinstance(value, int | float) and np.isfinite(value) and name != "kl"
 
 
+# Methods that learn from what our code has drawn, which TRL is given in the same order: a seed of
+# ours and of TRL's are a pair. The others share their prompts alone, and each samples its own
+# completions.
+PAIRED = ("sft", "reward_model", "dpo")
 SCALE = Scores("a share", None, random_score=0.0, reference_score=1.0, digits=3)
 
 
 def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
     """The verdict on the headline against a run of TRL's, as a text and in numbers.
 
-    The text is empty where the settings differ. There are no numbers with too few seeds or other
-    initial models.
+    That of a method of PAIRED is of the seeds that both have. The text is empty where the settings
+    differ. There are no numbers with too few seeds or other initial models.
     """
     if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
         return "", None
+    a, b = (side.values(side.headline) for side in (ours, theirs))
+    imputed = ours.imputed or theirs.imputed
+    if ours.algo in PAIRED:
+        found = parity(*common(by_seed(ours, a), by_seed(theirs, b)), SCALE, imputed, paired=True)
+        needed = f"none (needs {FEWEST} seeds that both have, with the same initial model)"
+        return (verdict_text(found, SCALE) if found else needed), found
     if set(begun_with(ours)) != set(begun_with(theirs)):
         return "none (other initial models)", None
-    a, b = (side.values(side.headline) for side in (ours, theirs))
-    found = parity(a, b, SCALE, ours.imputed or theirs.imputed)
+    found = parity(a, b, SCALE, imputed)
     return verdict_text(found, SCALE), found
 
 

@@ -374,17 +374,23 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
 
 
 def parity(
-    ours: Floats, theirs: Floats, spec: Scores | envs.EnvSpec, imputed: bool = False
+    ours: Floats,
+    theirs: Floats,
+    spec: Scores | envs.EnvSpec,
+    imputed: bool = False,
+    paired: bool = False,
 ) -> Parity | None:
     """The verdict on two arrays of scores, `[S1]` and `[S2]`, that are looked at once.
 
-    imputed: whether one of them is a failure score, no measured one.
+    imputed: whether one of them is a failure score, no measured one. paired: whether both have the
+    same seeds in the same order, which share their data.
     None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
     if min(len(ours), len(theirs)) < FEWEST or random is None or reference is None:
         return None
-    return stats.parity(ours, theirs, random, reference, MARGIN, imputed=imputed)
+    judge = stats.paired_parity if paired else stats.parity
+    return judge(ours, theirs, random, reference, MARGIN, imputed=imputed)
 
 
 def parity_of(ours: Result, theirs: Result, measure: str) -> Parity | None:
@@ -394,7 +400,8 @@ def parity_of(ours: Result, theirs: Result, measure: str) -> Parity | None:
 
 
 def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec, fewest: int = FEWEST) -> str:
-    """`worse -0.120 [-0.180, -0.061], p=0.002`, or why there is no verdict.
+    """`worse -0.120 [-0.180, -0.061], p=0.002`, of pairs with `, paired, r=0.90`; or why there is
+    no verdict.
 
     spec: of the environment, as for `parity`.
     """
@@ -405,7 +412,10 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec, fewest: in
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
         return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"
-    return f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p)}"
+    text = f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p)}"
+    if verdict.r is None:
+        return text
+    return f"{text}, paired" + ("" if math.isnan(verdict.r) else f", r={verdict.r:z.2f}")
 
 
 def p_text(p: float) -> str:

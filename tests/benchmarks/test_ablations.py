@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from manyseeds import stats
 from manyseeds.benchmarks.chapters import ablations
 from manyseeds.benchmarks.chapters.ablations import BY_NAME, HYPOTHESES, Hypothesis
 from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, walk
-from manyseeds.benchmarks.chapters.differences import claim_word
+from manyseeds.benchmarks.chapters.differences import claim_word, corrected_verdicts
 from manyseeds.benchmarks.experiments import catalog, suite
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, SUITES
 from manyseeds.benchmarks.store.results import Result, load_result
@@ -142,6 +144,39 @@ def test_learning_speed_decides_where_it_was_said_to(tmp_path: Path) -> None:
         ("Acrobot-v1", "0.94 against 0"): "true",
         ("Acrobot-v1", "0.94 against 1"): "false",
     }
+
+
+@pytest.mark.parametrize(("others", "answer"), [(0, "true"), (1, "undecided")])
+def test_comparisons_are_corrected_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, answer: str
+) -> None:
+    """Of all claims: 0.03 is below 0.05 alone, and not beside another comparison."""
+    verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
+    monkeypatch.setattr(ablations, "parity_of", lambda *_: verdict)
+    finals = {("CartPole-v1", "", x): scores(480) for x in (0.8, 1.0)}
+    loaded = make_runs(tmp_path, LAMBDA, finals)
+    if others:
+        finals = {("Acrobot-v1", x, "q"): scores(-90) for x in WEIGHTS.ablation.lines}
+        finals |= {("Acrobot-v1", x, "return_to_go"): scores(-90) for x in WEIGHTS.ablation.lines}
+        loaded = make_runs(tmp_path, WEIGHTS, finals)
+    blocks = list(ablations.page(loaded))
+    assert answers(blocks, "lambda") == {("CartPole-v1", "0.8 against 1"): answer}
+    (row,) = tables_of(blocks)["ablation-lambda-comparisons"]
+    auc, final = row[2:4]
+    assert final.startswith("better +0.200 [+0.100, +0.300], p=0.030")  # decides nothing
+    assert auc.startswith("better") == (not others)
+    if others:
+        assert set(answers(blocks, "weights").values()) == {"undecided"}
+        assert auc.endswith("p=0.090")
+
+
+def test_verdicts_that_there_are_count() -> None:
+    verdict = stats.Parity("worse", stats.Estimate(-0.2, -0.3, -0.1, 30), 0.02)
+    found = corrected_verdicts({"a": verdict, "b": None, "c": replace(verdict, p=0.03)})
+    assert found["b"] is None
+    assert [(x.word, x.p) for x in found.values() if x] == [("worse", 0.04)] * 2
+    found = corrected_verdicts({"a": verdict, "b": verdict, "c": verdict})
+    assert {x.word for x in found.values() if x} == {"undecided"}
 
 
 def test_too_few_seeds_decide_nothing_and_half_a_pair_is_not_shown(tmp_path: Path) -> None:

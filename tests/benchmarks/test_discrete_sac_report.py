@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from manyseeds import stats
 from manyseeds.benchmarks.chapters import discrete_sac
 from manyseeds.benchmarks.chapters.blocks import Block
 from manyseeds.benchmarks.experiments.suite import NO_PARTS
 from manyseeds.benchmarks.store.comparison import pairs
 from manyseeds.benchmarks.store.results import load_result
 from manyseeds.benchmarks.store.stored import open_runs
-from tests.benchmarks.conftest import tables_of
+from tests.benchmarks.conftest import Patch, tables_of
 from tests.benchmarks.test_report import plant
 
 ENV = "CartPole-v1"
@@ -40,3 +41,15 @@ def test_it_stands_beside_dqn_with_both_networks(tmp_path: Path) -> None:
     assert [row[2] for row in rows] == ["Discrete SAC", "DQN", "DQN, 64-64"]
     assert [row[-1].split(" ")[0] for row in rows] == ["", "better", "worse"]
     assert rows[2][4].startswith("400.0")
+
+
+def test_verdicts_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Those by both measures."""
+    verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
+    monkeypatch.setattr(discrete_sac, "parity_of", lambda *_: verdict)
+    for algo in ("sac_discrete", "dqn"):
+        plant(tmp_path, algo, dict.fromkeys(range(10), 300.0), env=ENV)
+    text, _ = section(tmp_path)
+    assert "by learning speed (AUC) it is undecided in 1; by late score it is undecided in 1." in (
+        str(text)
+    )

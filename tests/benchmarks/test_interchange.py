@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from manyseeds.benchmarks.chapters import interchange
 from manyseeds.benchmarks.chapters.blocks import Claim, Table, cells_of, text_of, walk
 from manyseeds.benchmarks.experiments import jax_peer, suite
 from manyseeds.benchmarks.experiments.suite import Cell
+from manyseeds.benchmarks.experiments.verdicts import Verdict
 from manyseeds.benchmarks.measurements import library_details
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.results import load_result
@@ -38,6 +40,7 @@ from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Parity
 from tests.benchmarks.conftest import Output, Patch, Refusal, tables_of
+from tests.benchmarks.test_report import plant
 
 
 def random_layers(sizes: tuple[int, ...], rng: np.random.Generator) -> dict[str, dict]:
@@ -428,7 +431,6 @@ def test_details_are_measured_and_judged(
         ([["better"], ["undecided"]], "in part"),
         ([["undecided"], ["equivalent"]], "not shown"),
         ([["saturated"], ["equivalent"]], "does not hold"),
-        ([["better"] + ["undecided"] * 60], "not shown"),  # one of so many, by chance
     ],
 )
 def test_the_claim_is_judged_by_environment(verdicts: list[list[Any]], word: str) -> None:
@@ -437,6 +439,33 @@ def test_the_claim_is_judged_by_environment(verdicts: list[list[Any]], word: str
         for i, words in enumerate(verdicts)
     }
     assert interchange.claim_of(judged, None, ()).verdict == word
+
+
+@pytest.mark.parametrize(
+    ("p", "word", "count"), [(0.001, "holds", "1 of 3"), (0.006, "not shown", "0 of 3")]
+)
+def test_verdicts_are_corrected_together(
+    tmp_path: Path, monkeypatch: Patch, p: float, word: str, count: str
+) -> None:
+    """That of the rule, whose p counts for its three looks, keeps its word in the table."""
+    plant(tmp_path, "ppo", dict.fromkeys(range(10), 300.0))
+    (run,) = (load_result(run) for run in open_runs(tmp_path))
+    runs = dict.fromkeys(("manyseeds", "sb3", "rejax"), run)
+    monkeypatch.setattr(interchange, "found_runs", lambda _: {("ppo", "CartPole-v1"): runs})
+    monkeypatch.setattr(interchange, "MEASURES", {"auc": "learning speed (AUC)"})
+    verdict = Parity("better", Estimate(0.2, 0.1, 0.3, 30), 0.03)
+    ruled = Verdict(replace(verdict, p=p), 30, 30, None)
+    monkeypatch.setattr(interchange, "parity_of", lambda *_: verdict)
+    monkeypatch.setattr(interchange, "decision", lambda *_: ruled)
+    monkeypatch.setattr(interchange, "PAIRS", interchange.PAIRS[:5])
+    blocks = list(interchange.page([], tmp_path))
+    (claim,) = (block for block in blocks if isinstance(block, Claim))
+    assert claim.verdict == word
+    assert text_of(claim.number).startswith(f"{count} verdicts")
+    texts = {(row[2], row[3]): row[4] for row in tables_of(blocks)["interchange-verdicts"]}
+    assert texts["manyseeds", "SB3"].startswith("better")
+    assert texts["manyseeds", "rejax"].startswith("undecided")
+    assert texts["SB3", "rejax"].endswith("p=0.060")
 
 
 def swapped(stored: dict) -> list[dict]:

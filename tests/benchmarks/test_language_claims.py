@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from manyseeds import stats
 from manyseeds.benchmarks.chapters import language_claims as chapter
 from manyseeds.benchmarks.chapters import language_models
 from manyseeds.benchmarks.chapters.blocks import (
@@ -28,6 +29,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     text_of,
     walk,
 )
+from manyseeds.benchmarks.chapters.differences import Compared, judged
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     CLIP_HIGHER,
@@ -135,7 +137,7 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     blocks = [*chapter.zero_section([weak, *strong], tmp_path)]
     none, *some = verdicts(blocks)
     least = "pass@1 after minus before: GRPO from tiny-base, n = 5 (the weakest of 4"
-    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], {least}")
+    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least}")
     # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
     assert some[0].startswith("in part: -0.648 [")
     assert ["best accuracy minus 0.7", "GRPO from tiny-base-800"] in [x[:2] for x in rows(blocks)]
@@ -159,7 +161,7 @@ def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
     # The metric of the last fifth of the training is from 2.6 to 3.0 in ten steps: 2.82, and the
     # first step's is 1.04.
     assert [row[3].split(" ")[0] for row in found] == ["-0.400"] * 5 + ["+1.78"] * 5
-    assert {row[4] for row in found[:5]} == {"lower"}
+    assert {row[5] for row in found[:5]} == {"lower"}
     assert "GRPO (learned, refreshed in 4 iterations)" in [row[1] for row in found]
     table = rows(blocks, "language-overoptimisation")
     assert table[3][:3] == ["RLHF-PPO", "learned and rules", "5"]
@@ -212,6 +214,30 @@ def test_a_verdict_on_trl_is_of_ours(
     assert said.items[0] == f"Worse than TRL: {'GRPO' if end < 0.4 else 'no method'}"
 
 
+@pytest.mark.parametrize(
+    ("algo", "n", "said"),
+    [("dpo", "4 pairs", r"undecided \+0.000 \[.*, p=1.000, paired, r=1.00"),
+     ("grpo", "5 and 5", r"undecided \+0.000 \[.*, p=1.000")],
+)  # fmt: skip
+def test_seeds_that_share_their_data_are_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str, n: str, said: str
+) -> None:
+    """In DPO; by their numbers and what they began with, whatever their order."""
+    monkeypatch.setattr(chapter_results, "FEWEST", 4)
+    ours, theirs = (method(tmp_path, algo, "addition", {}, {"pass@1": (0.3, 0.4)}) for _ in "ab")
+    theirs.algo = f"trl-{algo}"
+    theirs.configs.reverse()
+    theirs.summaries.reverse()
+    if algo == "dpo":
+        theirs.summaries[-1]["initial"]["pass@1"] = 0.31  # of seed 0: another model
+    row = lambda: rows(language_models.trl_section([ours, theirs], tmp_path), "language-trl")[0]  # noqa: E731
+    assert row()[4] == n
+    assert re.fullmatch(said, row()[-1])
+    if algo == "dpo":
+        monkeypatch.setattr(chapter_results, "FEWEST", 5)
+        assert row()[-1].startswith("none (needs 10 seeds that both have, with the same initial m")
+
+
 def test_accuracy_that_turns_is_said_to(tmp_path: Path) -> None:
     end = lambda x: 0.6 if x.get("kl_coef") == 0.5 else 0.3  # noqa: E731
     said = verdicts(rlhf(tmp_path, end, lambda x: 0.1 / x.get("kl_coef", 0.1)))
@@ -237,7 +263,7 @@ def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     ]  # fmt: skip
     blocks = [*chapter.clip_section(runs, tmp_path)]
     assert [text.split(":")[0] for text in verdicts(blocks)] == ["in part", "not shown"]
-    found = {tuple(row[:2]): (row[3][:6], row[4]) for row in rows(blocks)}
+    found = {tuple(row[:2]): (row[3][:6], row[5]) for row in rows(blocks)}
     assert found["entropy", "an upper clip of 0.28 minus 0.2"] == ("+0.000", "undecided")
     assert found["entropy", "an upper clip of 0.5 minus 0.2"] == ("+0.200", "higher")
     assert found["pass@16", "an upper clip of 0.5 minus 0.2"] == ("+0.000", "undecided")
@@ -279,12 +305,14 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     assert score.startswith("not shown: +0.000 [")
     # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
     assert shorter.startswith("holds: -0.30 [")
-    found = {row[1]: (row[3].split(" ")[0], row[4]) for row in rows(blocks) if row[0] != "pass@1"}
-    assert found["GRPO minus Dr. GRPO"] == ("+12.0", "higher")
+    found = {row[1]: (row[3].split(" ")[0], row[5]) for row in rows(blocks) if row[0] != "pass@1"}
+    assert found["GRPO minus Dr. GRPO"] == ("+12.0", "higher, decides nothing")
     assert found["GRPO without a KL minus Dr. GRPO"] == ("-2.0", "lower")
-    assert found["GRPO minus GRPO without a KL"] == ("+14.0", "higher")
+    assert found["GRPO minus GRPO without a KL"] == ("+14.0", "higher, decides nothing")
     assert found["soft punishment alone minus none of the three"] == ("-0.30", "lower")
-    assert found["overlong filtering alone minus none of the three"] == ("+0.00", "undecided")
+    assert found["overlong filtering alone minus none of the three"] == (
+        *("+0.00", "undecided, decides nothing"),
+    )
     assert len(found) == 6
     table = rows(blocks, "language-free-length")
     assert [row[:2] for row in table][:3] == [
@@ -308,9 +336,9 @@ def test_self_correction_that_was_there_before(tmp_path: Path) -> None:
     run = method(tmp_path, "grpo", "checking", {}, {"pass@1": (0.3, 0.8), **waits})
     blocks = [*chapter.correction_section([run], tmp_path)]
     (more,) = verdicts(blocks)  # what the demonstrations contain is no claim
-    assert more.startswith("holds: +0.050 [+0.050, +0.050], P(wait | wrong column)")
-    found = {row[0]: (row[3][:6], row[4]) for row in rows(blocks)}
-    assert found["P(wait | right column)"] == ("-0.030", "lower")
+    assert more.startswith("holds: +0.050 [+0.050, +0.050], p<0.001, P(wait | wrong column)")
+    found = {row[0]: (row[3][:6], row[5]) for row in rows(blocks)}
+    assert found["P(wait | right column)"] == ("-0.030", "lower, decides nothing")
     assert rows(blocks, "language-correction")[1][:2] == ["P(wait | wrong column)", "0.902"]
     for summary in run.summaries:  # a model that never corrects itself
         for when in ("initial", "final"):
@@ -400,3 +428,35 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     one = next(x for x in cards(page) if x.number)
     said = f"{text_of(one.claim)} {one.verdict.capitalize()}: {text_of(one.number)}"
     assert said in [text_of(x) for x in listed if not isinstance(x, Item)]
+
+
+def side(p: float) -> Compared:
+    """A difference whose interval lies above 0."""
+    return Compared("pass@1", "a minus b", stats.Estimate(0.2, 0.1, 0.3, 10), p=p)
+
+
+def test_a_side_needs_its_interval_and_its_test() -> None:
+    assert (side(0.049).sign, side(0.05).sign, side(np.nan).sign) == (1, 0, 0)
+    assert side(0.001)._replace(difference=stats.Estimate(0.2, -0.1, 0.5, 10)).sign == 0
+    assert side(0.001)._replace(difference=stats.Estimate(-0.2, -0.3, -0.1, 10)).sign == -1
+
+
+@pytest.mark.parametrize(("second", "words"), [(0.01, ["holds"] * 2), (0.03, ["not shown"] * 2)])
+@pytest.mark.parametrize("module", [chapter, language_models])
+def test_the_claims_of_a_page_are_corrected_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, second: float, words: list[str]
+) -> None:
+    """Each alone is below 0.05; of 0.01 and 0.03 both are, doubled the first, of 0.03 twice none.
+    What stands beside a claim is not counted."""
+    claims = [
+        judged("a", "first", "", [side(0.03)], beside=[side(0.04)]),
+        judged("b", "second", "", [side(second)]),
+    ]
+    assert [x.verdict for x in claims] == ["holds", "holds"]
+    monkeypatch.setattr(module, "sections", lambda titled: iter(claims))
+    blocks = [*module.page([object()], tmp_path)]
+    assert [x.verdict for x in cards(blocks)] == words
+    (first, beside), ((*_, p, _),) = (rows([x]) for x in cards(blocks))
+    assert (first[4], p) == (("0.030", "0.020") if second < 0.03 else ("0.060", "0.060"))
+    assert beside[4:] == ["0.040", "higher, decides nothing"]
+    assert "corrected together" in "".join(text_of(x) for x in blocks if isinstance(x, Text))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,6 +17,7 @@ from manyseeds.algos import a2c, grpo, ppo, reinforce
 from manyseeds.benchmarks.chapters import policy_gradients
 from manyseeds.benchmarks.chapters.blocks import Claim, Figure, walk
 from manyseeds.benchmarks.chapters.differences import lies_above
+from manyseeds.benchmarks.chapters.policy_gradients import GRPO_CLAIMS, grpo_claim
 from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.measurements import critic_cost
 from manyseeds.benchmarks.store.results import load_result, parity, verdict_text
@@ -153,3 +156,28 @@ def test_answers_from_intervals_and_ranges(
     above = (stats.Estimate(sum(x) / 2, *x, n=10) for x in (a, b))
     assert lies_above(*above) == answer
     assert policy_gradients.is_less(b, a) == answer
+
+
+def test_signal_and_p_have_to_agree() -> None:
+    a, b = np.array([2.0, 2.1, 2.2]), np.array([1.0, 1.1, 1.2])
+    assert policy_gradients.has_more(a, b, 0.049) == "true"
+    assert policy_gradients.has_more(b, a, 0.049) == "false"
+    assert policy_gradients.has_more(a, b, 0.05) == "undecided"
+    assert policy_gradients.has_more(a, a, 0.001) == "undecided"
+
+
+def test_claims_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
+    """0.03 twice: each alone is below 0.05, both together are not."""
+    verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
+    monkeypatch.setattr(policy_gradients, "parity_of", lambda *_: verdict)
+    run = SimpleNamespace(spec=SimpleNamespace(random_score=0.0, reference_score=1.0))
+    runs = {("CartPole-v1", name): run for about in GRPO_CLAIMS for name in about[2]}
+    claims = [grpo_claim(*about, runs) for about in GRPO_CLAIMS]
+    assert [x.verdict for x in claims] == ["holds", "holds"]
+    monkeypatch.setattr(policy_gradients, "sections", lambda titled: iter(claims))
+    blocks = list(policy_gradients.page([], tmp_path))
+    found = [x for x in blocks if isinstance(x, Claim)]
+    assert [x.verdict for x in found] == ["not shown", "not shown"]
+    for name in ("grpo-critic", "grpo-process"):
+        ((_, text, answer),) = tables_of(blocks)[name]
+        assert (text[-7:], answer) == ("p=0.060", "undecided")

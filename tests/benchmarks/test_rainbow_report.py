@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from manyseeds import stats
 from manyseeds.benchmarks.chapters import rainbow
 from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, Outcome, walk
 from manyseeds.benchmarks.chapters.rainbow import ALL, NONE, VARIANTS
@@ -66,6 +67,21 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
     assert list(rows[NONE][-2:]) == ["", ""]
     drawn = {x.name for x in walk(blocks) if isinstance(x, Figure)}
     assert drawn == {"rainbow", "rainbow-alone", "rainbow-without"}
+
+
+def test_verdicts_on_learning_speed_are_corrected_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
+    monkeypatch.setattr(rainbow, "parity_of", lambda *_: verdict)
+    for variants, word in (((NONE, ALL), "holds"), (("n steps alone",), "not shown")):
+        blocks = page_of(tmp_path, dict.fromkeys(variants, 300.0))
+        assert [x.verdict for x in blocks if isinstance(x, Claim)] == [word]
+    rows = {row[1]: row[-2:] for row in tables_of(blocks)["rainbow"]}
+    auc, final = rows["n steps alone"]
+    assert (auc[:9], auc[-7:]) == ("undecided", "p=0.060")
+    assert (final[:6], final[-7:]) == ("better", "p=0.030")
+    assert not any(isinstance(x, Outcome) for x in blocks)
 
 
 def test_quantiles_stand_beside_their_peer(tmp_path: Path) -> None:

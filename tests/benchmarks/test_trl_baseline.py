@@ -16,6 +16,7 @@ trl = pytest.importorskip("trl")
 
 from manyseeds.benchmarks.baselines import trl_baseline  # noqa: E402
 from manyseeds.benchmarks.measurements import trl_speed  # noqa: E402
+from manyseeds.benchmarks.store.methods import PAIRED  # noqa: E402
 from manyseeds.cli import from_preset  # noqa: E402
 from manyseeds.llm_track import (  # noqa: E402
     dapo,
@@ -357,6 +358,12 @@ def test_prompts_are_ours(
 
 
 @pytest.mark.slow
+def test_what_does_not_sample_is_paired() -> None:
+    """TRL learns in these from what our code has drawn for the seed."""
+    drawn = {x for x, y in BASELINES.items() if issubclass(y, trl_baseline.GRPOBaseline)}
+    assert set(PAIRED) == BASELINES.keys() - drawn
+
+
 @pytest.mark.parametrize("algo", BASELINES)
 def test_a_run_is_stored_as_ours_are(
     algo: str, tmp_path: Path, model: str, preferences: str, monkeypatch: pytest.MonkeyPatch

@@ -328,6 +328,98 @@ def test_permutation_p_is_that_of_scipy(sizes: tuple[int, int]) -> None:
     assert stats.permutation_p(a, b) == test.pvalue
 
 
+def test_sign_flip_p_by_hand() -> None:
+    """Of the 8 choices of signs one has as large a mean as 1, 2, 3, and one as small a one."""
+    assert stats.sign_flip_p(np.array([1.0, 2.0, 3.0])) == pytest.approx(2 / 8)
+    assert stats.sign_flip_p(np.array([-1.0, -2.0, 3.0])) == 1.0
+    assert stats.sign_flip_p(np.zeros(3)) == 1.0
+    assert stats.sign_flip_p(np.full(10, -0.1)) == pytest.approx(2 / 2**10)  # rounding or not
+    assert stats.sign_flip_p(np.full(30, 0.1)) == pytest.approx(2 / 10_001)
+
+
+def test_sign_flip_p_is_that_of_scipy() -> None:
+    """Of all choices the same one; of random ones about that of all."""
+    differences = np.random.default_rng(4).normal(0.5, size=13).round(1)
+    exact = scipy.stats.permutation_test(
+        (differences, np.zeros(13)),
+        lambda a, b, axis: (a - b).mean(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+    ).pvalue
+    assert 0.005 < exact < 0.5
+    assert stats.sign_flip_p(differences) == pytest.approx(exact, rel=1e-12)
+    assert stats.sign_flip_p(differences, 8000) == pytest.approx(exact, abs=0.02)
+
+
+def test_pairs_decide_where_what_they_share_hides_the_difference() -> None:
+    """Seeds that differ by 30, and pairs by 6 +- 0.3: the interval is Student's of 29 degrees."""
+    shared = scores(50, 30, 30, 0)
+    differences = scores(6, 0.3, 30, 1)
+    ours, theirs = shared + differences, shared
+    assert parity(ours, theirs, 0, 100).word == "undecided"
+    verdict = stats.paired_parity(ours, theirs, 0, 100)
+    d = verdict.difference
+    assert (verdict.word, d.n) == ("better", 30)
+    assert d.value == pytest.approx(0.06)
+    assert (d.high - d.low) / 2 == pytest.approx(2.045 * 0.003 / math.sqrt(30), rel=0.08)
+    assert verdict.p == stats.sign_flip_p(differences / 100)
+    assert verdict.r == pytest.approx(np.corrcoef(ours, theirs)[0, 1])
+    assert stats.paired_parity(theirs, ours, 0, 100).word == "worse"
+    assert stats.paired_parity(theirs + 1, theirs, 0, 100).word == "equivalent"
+    assert stats.paired_parity(theirs[:29] + 1, theirs[:29], 0, 100).word == "undecided"
+
+
+@pytest.mark.filterwarnings("error")
+def test_pairs_of_constants() -> None:
+    same = stats.paired_parity([500] * 10, [500] * 10, 22.1, 500)
+    assert (same.word, same.p) == ("saturated", 1.0)
+    assert same.r is not None
+    assert math.isnan(same.r)
+    assert stats.paired_parity([20] * 30, [20] * 30, 20, 500, imputed=True).word == "undecided"
+    assert stats.paired_parity([400] * 10, [500] * 10, 22.1, 500).word == "worse"
+
+
+@pytest.mark.filterwarnings("error")
+def test_p_of_a_mean_difference_is_student_s() -> None:
+    differences = np.random.default_rng(3).normal(0.4, size=7)
+    found = stats.mean_difference(differences)
+    assert found == estimate(differences, "mean")
+    assert found.p == pytest.approx(scipy.stats.ttest_1samp(differences, 0).pvalue, rel=1e-9)
+    assert stats.mean_difference([0.0, 0.0]).p == 1
+    assert stats.mean_difference([-0.5, -0.5]).p == 0
+    assert math.isnan(stats.mean_difference([1.0]).p)
+    assert math.isnan(estimate(differences, "mean").p)
+
+
+def test_holm_by_hand() -> None:
+    """0.005 * 4, 0.01 * 3, 0.03 * 2, and 0.04 * 1, which is below the one before."""
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm([0.5, 0.5, 0.02]) == pytest.approx([1.0, 1.0, 0.06])
+    assert stats.holm([0.03]) == pytest.approx([0.03])
+    assert stats.holm([]).tolist() == []
+
+
+def test_holm_bounds_the_chance_of_any_error() -> None:
+    """Of 20 tests without a difference one is below 5% in 64% of cases, corrected ones in 5%."""
+    p = np.random.default_rng(0).uniform(size=(4000, 20))
+    assert np.mean([stats.holm(row).min() < 0.05 for row in p]) == pytest.approx(0.05, abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("word", "p", "corrected"),
+    [
+        ("better", 0.049, "better"),
+        ("better", 0.05, "undecided"),
+        ("worse", 0.2, "undecided"),
+        ("equivalent", 1.0, "equivalent"),  # its rule is that of its interval
+        ("saturated", 1.0, "saturated"),
+    ],
+)
+def test_a_corrected_p_decides(word: stats.Word, p: float, corrected: str) -> None:
+    verdict = stats.with_p(stats.Parity(word, Estimate(0.1, 0.0, 0.2, 10), 0.001), p)
+    assert (verdict.word, verdict.p) == (corrected, p)
+
+
 @pytest.mark.parametrize("statistic", ["iqm", "mean"])
 @pytest.mark.parametrize("seeds", [1, 2, 10, 30])
 def test_estimates_of_a_curve_are_those_of_its_points(
@@ -390,6 +482,11 @@ PAIR = [1.0, 2.0]
         (lambda: parity([1.0], PAIR, 0, 1), "two seeds"),
         (lambda: parity([1.0, np.nan], PAIR, 0, 1), "not finite"),
         (lambda: parity(PAIR, PAIR, 0, 1, margin=0), "margin"),
+        (lambda: stats.paired_parity(PAIR, [1.0, 2.0, 3.0], 0, 1), "got 2 and 3"),
+        *(
+            (lambda bad=bad: stats.holm(bad), "in \\[0, 1\\]")
+            for bad in ([np.nan], [-0.1], [1.1], [[0.1]])
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused(call: Callable[[], object], error: str) -> None:
