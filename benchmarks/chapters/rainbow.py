@@ -90,7 +90,7 @@ def parts(runs: Runs) -> Iterator[Block]:
         "preset with 64-64 networks, and nothing was tuned for a part. A part alone is compared "
         "with DQN, Rainbow without it with Rainbow. ",
         f"{CLAIM_RULE} {HOLM} Here these are all comparisons by learning speed. Verdicts by the "
-        "final score decide nothing, and are single tests.",
+        "late score decide nothing, and are single tests.",
     )
     yield from together(verdicts)
     yield from left_out(verdicts)

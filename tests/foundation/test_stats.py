@@ -415,7 +415,7 @@ def test_holm_bounds_the_chance_of_any_error() -> None:
         ("saturated", 1.0, "saturated"),
     ],
 )
-def test_a_corrected_p_decides(word: stats.Word, p: float, corrected: str) -> None:
+def test_a_corrected_p_decides(word: stats.VerdictWord, p: float, corrected: str) -> None:
     verdict = stats.with_p(stats.Parity(word, Estimate(0.1, 0.0, 0.2, 10), 0.001), p)
     assert (verdict.word, verdict.p) == (corrected, p)
 
