@@ -1,7 +1,8 @@
 """Searches whose spaces were stated before they were run: `benchmarks/search.py --stated NAME`.
 
 `preset/ENV`: PPO in ten minutes of one core, without the preset's own point, which no random draw
-hits. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the rhythm
+hits. `preset/reinforce/ENV`: REINFORCE where a weight of the ablations beats its
+preset. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the rhythm
 of DQN's and the networks of Rainbow's, and alpha learned or given. `target/...`: what is still
 missing. `sensitivity/ALGO/ENV`: random configurations around an algorithm's defaults, the same ones
 on every environment.
@@ -41,6 +42,11 @@ SAC_DISCRETE_SEARCHES = {
     "Acrobot-v1": "--trials 16 --seeds 3 --cut 0.15 --finalists 2 --fresh-seeds 10",
     "MountainCar-v0": "--trials 16 --seeds 3 --cut 0.5 --finalists 2 --fresh-seeds 10",
 }
+REINFORCE_SPACE = (
+    "weight=total_return,return_to_go,baseline,q normalize_advantage=true,false episodes=4,8,16 "
+    "learning_rate=log:3e-4:1e-2 gamma=0.95,0.98,0.99,0.995,1 entropy_coef=0,0.001,0.01 "
+    "anneal_lr=true,false max_grad_norm=0,0.5"
+)
 # What is varied changes no shape: all configurations are one batch.
 AROUND_DEFAULTS = {
     "ppo": "learning_rate=log:1e-5:1e-2 gamma=linear:0.9:0.999 gae_lambda=linear:0.8:1 "
@@ -68,6 +74,11 @@ def searches() -> dict[str, str]:
         found[f"preset/{env}"] = (
             f"--algo ppo --env {env} --sampler tpe --minutes 6 {budget} {SEEDS} "
             f"--vary {PPO_SPACE}{more}"
+        )
+    for env in ("Acrobot-v1", "Pendulum-v1"):
+        found[f"preset/reinforce/{env}"] = (
+            f"--algo reinforce --env {env} --sampler random --trials 64 --seeds 10 {SEEDS} "
+            f"--vary {REINFORCE_SPACE}"
         )
     for env, budget in SAC_DISCRETE_SEARCHES.items():
         for kind, space in ALPHA.items():
