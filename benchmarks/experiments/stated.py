@@ -1,8 +1,8 @@
 """Searches whose spaces were stated before they were run: `benchmarks/search.py --stated NAME`.
 
 `preset/ENV`: PPO in ten minutes of one core, without the preset's own point, which no random draw
-hits. `preset/reinforce/ENV`: REINFORCE where a weight of the ablations beats its
-preset. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the rhythm
+hits. `preset/reinforce/ENV`: REINFORCE where a weight of the ablations beat its preset, or where it
+fails. `preset/sac_discrete/ENV/...`: SAC for discrete actions with its preset, which has the rhythm
 of DQN's and the networks of Rainbow's, and alpha learned or given. `target/...`: what is still
 missing. `sensitivity/ALGO/ENV`: random configurations around an algorithm's defaults, the same ones
 on every environment.
