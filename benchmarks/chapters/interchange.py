@@ -132,7 +132,9 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
         "differences, such as which gradients are clipped and whether a time limit ends an "
         "episode, are described in the files of ",
         joined(files),
-        ".",
+        ". CleanRL is not among them: the package on PyPI (0.4.8, of 2021) imports gym, and the "
+        "scripts of its repository, which is no package there, pin Gymnasium 0.29.1, PyTorch 2.4 "
+        "and a Python older than ours.",
     )
     label = "Learning speed of ours against other libraries"
     yield claim_of(
