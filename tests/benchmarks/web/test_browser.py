@@ -186,6 +186,25 @@ def test_switches(browser: Any, site: Path) -> None:
         assert state(page) == expected
 
 
+def test_early_learning_has_a_chart_of_its_own(browser: Any, site: Path) -> None:
+    """To the first point at or after its end."""
+    script = """() => {
+      const x = [0, 5, 10, 15], iqm = { y: x, low: x, high: x };
+      const run = { algorithm: "ppo", name: "PPO", place: 0, seeds: [0], x, iqm };
+      const data = { env: "E", runs: [run] }, state = { ...defaults(data), show: "iqm" };
+      return [7, 5, Infinity].map((end) => [
+        linesOf(data, state, end)[0].points.map((p) => p.x),
+        draw(data, state, 600, end).getAttribute("aria-label"),
+      ]);
+    }"""
+    with opened(browser, site, CARTPOLE) as page:
+        assert page.evaluate(script) == [
+            [[0, 5, 10], "Learning curves on E, early learning"],
+            [[0, 5], "Learning curves on E, early learning"],
+            [[0, 5, 10, 15], "Learning curves on E"],
+        ]
+
+
 def test_the_address_has_the_state(browser: Any, site: Path) -> None:
     given = "#algorithms=ppo,a2c&sb3=1&show=seeds&run=sb3-ppo&seed=4"
     with opened(browser, site, CARTPOLE + given) as page:
