@@ -94,8 +94,7 @@ function draw(data, state, width, until = Infinity) {
   const narrow = width < 500;
   const height = narrow ? 320 : 440;
   const ends = endsOf(lines);
-  const margin = labelMargin(ends, d3.extent(points, (p) => p.x), width, height, state.log);
-  const plot = chart(`Learning curves on ${data.env}${until < Infinity ? ", early learning" : ""}`, {
+  const drawn = (margin) => chart(`Learning curves on ${data.env}${until < Infinity ? ", early learning" : ""}`, {
     width, height, marginLeft: 56, marginRight: margin ?? 16, marginBottom: 42,
     x: {
       label: "timesteps per seed", type: state.log ? "log" : "linear", tickFormat: short,
@@ -104,12 +103,19 @@ function draw(data, state, width, until = Infinity) {
     y: { label: state.normalised ? "normalised score" : "greedy return", grid: true, nice: true },
     marks: [
       threshold == null ? null : Plot.ruleY([threshold], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
-      threshold == null || narrow ? null : Plot.text([threshold], { y: (y) => y, frameAnchor: "left", text: ["reward threshold"], textAnchor: "start", dx: 4, dy: -8, fill: "var(--soft)" }),
       ...bands, ...marks,
+      threshold == null || narrow ? null : Plot.text([threshold], {
+        y: (y) => y, frameAnchor: "left", text: ["reward threshold"], textAnchor: "start", dx: 4, dy: -8,
+        fill: "var(--soft)", stroke: "var(--page)", strokeWidth: 3,
+      }),
       margin == null ? null : labels(ends),
       ...pointed(points, { x: "x", y: "y", title: text, fill: (p) => colour(p.run.place), maxRadius: 80 }),
     ],
   });
+  // Without names where they lie on lines: the switches are a legend.
+  const margin = labelMargin(ends, d3.extent(points, (p) => p.x), width, height, state.log);
+  let plot = drawn(margin);
+  if (margin != null && onLines(plot, ends, lines.map((own) => own.points))) plot = drawn(null);
   if (points.length) emphasise(plot, lines);
   return plot;
 }
