@@ -18,7 +18,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,7 @@ from manyseeds.writing import write_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.text import Annotation
     from pandas import DataFrame
 
@@ -44,12 +45,15 @@ MARKERS = "o^sDvP*X"  # as many as colours
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
 NAME_SIZE = 7.5  # points, of the names at the ends of lines
 NAME_HEIGHT = 9.5  # points from one to the next
+NAME_OFFSET = 17  # points from the end of the line, with a stroke and a marker between
+SAME_END = 4.0  # dots at figure.dpi: ends that are nearer look like one
 WIDEST = 10.5  # inches: a page that is narrower shrinks a figure, and its text
 
 INK = "#787878"  # contrast 4.4 to white, and 4.3 to GitHub's dark page
 
 STYLE: dict[str, Any] = {
     "figure.dpi": 100,
+    "figure.constrained_layout.hspace": 0.06,  # titles stand apart from the ticks above
     "savefig.dpi": 200,
     "svg.hashsalt": "manyseeds",
     "svg.fonttype": "none",  # text is text: it can be selected, searched and read aloud
@@ -114,17 +118,19 @@ def learning_curves(
                 faint: dict[str, Any] = {"alpha": min(0.25, 25 / n), "linewidth": 0.6}
                 axes.plot(timesteps, returns.T, color=color, zorder=1.5, **faint)
             _draw_line(axes, lines[name], looks[name])
-        _draw_score(axes, threshold)
+        score = _draw_score(axes, threshold)
         _label_axes(axes, title, xlabel="timesteps per seed", ylabel="greedy return")
         several = any(line.n > 1 for line in lines.values())
         _name_lines(figure, [(axes, lines)], looks, IQM_LEGEND if several else "", size)
+        _move_off_lines(figure, [score])
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
 def with_n(name: str, *counts: int) -> str:
-    """`PPO, n = 30`, of several counts `PPO, n = 30 or 60`, or the name alone of a line that is of
-    no seeds."""
-    words = " or ".join(str(n) for n in sorted({*counts}) if n)
+    """`PPO, n = 30`, of two counts `PPO, n = 30 or 60`, of more `PPO, n = 30 to 90`, or the name
+    alone of a line that is of no seeds."""
+    several = [str(n) for n in sorted({*counts}) if n]
+    words = " or ".join(several) if len(several) < 3 else f"{several[0]} to {several[-1]}"
     return f"{name}, n = {words}" if words else name
 
 
@@ -210,15 +216,13 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _legend(figure: Figure, handles: Sequence[Any], title: str | None) -> None:
-    """One legend below all panels, in as many columns as fit."""
+    """One legend below all panels, in as many columns as fit. Its first row has its place in the
+    figure's height; each other one adds to it, so that the panels keep their size."""
     longest = max(len(str(handle.get_label())) for handle in handles)
     entry_inches = 0.5 + 0.075 * longest  # sample line and gap, then the text
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=max(1, min(len(handles), int(figure.get_figwidth() / entry_inches))),
-        title=title,
-    )
+    rows, columns = _grid(len(handles), max(1, int(figure.get_figwidth() / entry_inches)))
+    figure.set_figheight(figure.get_figheight() + 0.18 * (rows - 1))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=title)
 
 
 def _draw_line(axes: Axes, line: Line, look: Mapping[str, Any], log: bool = False) -> None:
@@ -247,8 +251,8 @@ def _name_lines(
     note: str,
     size: tuple[float, float],
 ) -> None:
-    """Names at the ends of all lines, or a legend where they do not fit into panels of a size or
-    lie on other lines.
+    """Names at the ends of all lines, or a legend where they do not fit into panels of a size, lie
+    on other lines, or where most lines end together.
 
     A line of text below all is the note and, where all lines have as many, the number of seeds;
     otherwise each name says its own.
@@ -269,33 +273,67 @@ def _name_lines(
         _legend(figure, handles, note or None)
         return
     below = figure.supxlabel(note, size=8, color=INK) if note else None
-    named = [
-        [
-            _name_end(axes, line, with_n(name, line.n * any(counts[name])), looks[name]["color"])
-            for name, line in lines.items()
-        ]
-        for axes, lines in panels
-    ]
+    named: list[dict[str, Annotation]] = []
+    for axes, lines in panels:
+        named.append({})
+        for name, line in lines.items():
+            text = with_n(name, line.n * any(counts[name]))
+            if end := _name_end(axes, line, text, looks[name]["color"]):
+                named[-1][name] = end
     figure.draw_without_rendering()  # from here on, everything has its place
     for ends in named:
-        _move_apart([end for end in ends if end])
-    if any(_lies_on_a_line(end) for ends in named for end in ends if end):
-        for drawn in (below, *(end for ends in named for end in ends)):
-            if drawn:
-                drawn.remove()
+        _move_apart([*ends.values()])
+    texts = [end for ends in named for end in ends.values()]
+    if any(map(_lies_on_a_line, texts)) or not _end_apart(named):
+        for drawn in (*([below] if below else []), *texts):
+            drawn.remove()
         _legend(figure, handles, note or None)
+        return
+    for ends in named:
+        for name, end in ends.items():
+            _mark(end, looks[name])
 
 
 def _lies_on_a_line(name: Annotation) -> bool:
     """Whether a line of its panel passes through a name."""
+    return any(_passes(line, name) for line in name.axes.lines)  # type: ignore[union-attr]
+
+
+def _passes(line: Line2D, name: Annotation) -> bool:
+    """Whether a line passes through the box of a text."""
     from matplotlib.text import Text
 
     box = Text.get_window_extent(name)
-    lines = name.axes.lines  # type: ignore[union-attr]
-    return any(
-        line.get_transform().transform_path(line.get_path()).intersects_bbox(box, filled=False)
-        for line in lines
-    )
+    path = line.get_transform().transform_path(line.get_path())
+    return bool(path.intersects_bbox(box, filled=False))
+
+
+def _end_apart(panels: Sequence[Mapping[str, Annotation]]) -> bool:
+    """Whether a third of the lines or more end away from all others, each in some panel."""
+    alone = set()
+    for ends in panels:
+        places = {
+            name: end.axes.transData.transform(end.xy)  # type: ignore[union-attr]
+            for name, end in ends.items()
+        }
+        for name, place in places.items():
+            near = [math.dist(place, other) < SAME_END for other in places.values()]
+            if sum(near) == 1:  # itself
+                alone.add(name)
+    return 3 * len(alone) >= len({name for ends in panels for name in ends})
+
+
+def _mark(name: Annotation, look: Mapping[str, Any]) -> None:
+    """The marker of a line before its name, which tells without colour whose name it is."""
+    from matplotlib.lines import Line2D
+    from matplotlib.transforms import offset_copy
+
+    axes, figure = name.axes, name.figure
+    assert axes is not None
+    x, y = name.get_position()
+    place = offset_copy(axes.transData, figure, x - 5, y, units="points")  # type: ignore[arg-type]
+    marker: dict[str, Any] = {key: look[key] for key in ("color", "marker", "markersize")}
+    axes.add_artist(Line2D([name.xy[0]], [name.xy[1]], transform=place, clip_on=False, **marker))
 
 
 def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | None:
@@ -309,13 +347,13 @@ def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | Non
     return axes.annotate(
         text,
         (x[last], y[last]),
-        xytext=(9, 0),
+        xytext=(NAME_OFFSET, 0),
         textcoords="offset points",
         va="center",
         fontsize=NAME_SIZE,
         annotation_clip=False,
         arrowprops=dict(
-            arrowstyle="-", color=color, linewidth=0.8, shrinkA=1, shrinkB=2, relpos=(0, 0.5)
+            arrowstyle="-", color=color, linewidth=0.8, shrinkA=9, shrinkB=2, relpos=(0, 0.5)
         ),
     )
 
@@ -336,7 +374,7 @@ def _move_apart(names: Sequence[Annotation]) -> None:
                     middles[lower] = max(bottom, middles[lower] - missing / 2)
                     middles[upper] = min(top, middles[upper] + missing / 2)
     for name, start, middle in zip(names, starts, middles, strict=True):
-        name.set_position((9, round((middle - start) * 72 / STYLE["figure.dpi"], 2)))
+        name.set_position((NAME_OFFSET, round((middle - start) * 72 / STYLE["figure.dpi"], 2)))
 
 
 def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -364,12 +402,12 @@ def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np
     return common, np.stack([np.interp(common, x, y) for x, y in curves])
 
 
-def _draw_score(axes: Axes, score: float | None) -> None:
-    """Horizontal line at a score, with its name at the left."""
+def _draw_score(axes: Axes, score: float | None) -> Annotation | None:
+    """Horizontal line at a score, with its name below it at the left."""
     if score is None:
-        return
+        return None
     axes.axhline(score, zorder=2, color=INK, linestyle="--", linewidth=1.0)
-    axes.annotate(
+    return axes.annotate(
         f"reward threshold {score:g}".replace("-", "\N{MINUS SIGN}"),  # as on the axis
         (0, score),
         xycoords=("axes fraction", "data"),
@@ -377,6 +415,47 @@ def _draw_score(axes: Axes, score: float | None) -> None:
         textcoords="offset points",
         verticalalignment="top",
         fontsize=NAME_SIZE,
+    )
+
+
+def _move_off_lines(figure: Figure, names: Sequence[Annotation | None], once: bool = False) -> None:
+    """Move the names of scores along their lines, to where fewest curves and bands pass. once: the
+    score is at the same height in all panels, and only the name that is least in the way stays."""
+    places = [(x, below) for x in (0.0, 1.0, 0.75, 0.5, 0.25) for below in (True, False)]
+    shown = [name for name in names if name]
+    if not shown:
+        return
+    figure.draw_without_rendering()
+    least = []
+    for name in shown:
+        least.append(min((_covered(name, *place), i) for i, place in enumerate(places)))
+        _covered(name, *places[least[-1][1]])
+    if once:
+        kept = shown[least.index(min(least))]
+        for name in shown:
+            if name is not kept:
+                name.remove()
+
+
+def _covered(name: Annotation, x: float, below: bool) -> tuple[int, int]:
+    """Move the name of a score to a share x of its line, and count the curves and bands there."""
+    axes = name.axes
+    assert axes is not None
+    side = "left" if x == 0 else "right" if x == 1 else "center"
+    name.xy = (x, name.xy[1])
+    name.set(ha=side, va="top" if below else "bottom")
+    name.set_position(({"left": 4, "right": -4}.get(side, 0), -3 if below else 3))
+    box = name.get_window_extent()
+    if box.y0 < axes.bbox.y0 or box.y1 > axes.bbox.y1:
+        return len(axes.lines), 0  # worse than any place within the axes
+    bands = [
+        path.transformed(band.get_transform())
+        for band in axes.collections
+        for path in band.get_paths()
+    ]
+    return (
+        sum(_passes(line, name) for line in axes.lines),
+        sum(path.intersects_bbox(box) for path in bands),
     )
 
 
@@ -433,6 +512,30 @@ def _line_of(
     return Line(x, *stats.estimate_curve(curves, statistic, resamples), len(curves))
 
 
+EARLY = 0.3  # of the longest line: where learning is over by then, its beginning gets a panel
+
+
+def early_end(lines: Iterable[Line]) -> float | None:
+    """The x by which all lines have risen through 90% of their ranges; None where that is later
+    than EARLY, so that a linear axis shows them rise, or where none rises after its first point."""
+    risen, edges = [], []
+    for line in lines:
+        x, y = np.asarray(line.x, dtype=np.float64), np.asarray(line.y, dtype=np.float64)
+        risen.append(x[(y >= y.min() + 0.9 * np.ptp(y)).argmax()])
+        edges += [x[0], x[-1]]
+    end = float(max(risen))
+    return end if min(edges) < end <= EARLY * max(edges) else None
+
+
+def beginning(line: Line, end: float) -> Line:
+    """The points of a line up to the first one at or after `end`."""
+    K = int(np.searchsorted(np.asarray(line.x), end)) + 1
+    x, y, low, high = (None if a is None else np.asarray(a)[:K] for a in line[:4])
+    assert x is not None
+    assert y is not None
+    return Line(x, y, low, high, line.n)
+
+
 def lines(
     panels: Mapping[str, Mapping[str, Line]],
     path: Path | str,
@@ -463,34 +566,52 @@ def lines(
     _check_suffix(path)
     names = dict.fromkeys(name for group in panels.values() for name in group)
     looks = _looks(list(dict.fromkeys((*first, *names))))
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
+    rows, columns = _grid(len(panels), columns)
     with _style():
         inches = (size[0] * columns + 0.4, size[1] * rows + 0.9)
         figure = Figure(figsize=inches, layout="constrained")
         sharing: dict[str, Any] = {"sharex": share_x, "sharey": share_y}
         grid = figure.subplots(rows, columns, squeeze=False, **sharing).flatten()
-        drawn = []
+        drawn, scores = [], []
         for i, (title, group) in enumerate(panels.items()):
             shown = {name: _positive(line) if log_x else line for name, line in group.items()}
             drawn.append((grid[i], shown))
             for name, line in shown.items():
                 _draw_line(grid[i], line, looks[name], log_x)
-            _draw_score(grid[i], threshold)
+            scores.append(_draw_score(grid[i], threshold))
             bottom = i + columns >= len(panels)
             title = textwrap.fill(title, int(12 * size[0]))
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
             grid[i].tick_params(labelbottom=bottom or not share_x)
-            if floors and title in floors:
-                grid[i].set_ylim(bottom=floors[title])
+            floor = floors.get(title) if floors else None
+            if floor is not None:
+                grid[i].set_ylim(bottom=floor)
             if log_x:
                 _log_x(grid[i])
             if log_y is True or (log_y and title in log_y):
                 _log_y(grid[i])
+            if floor is not None:
+                _leave_room(grid[i])
         for axes in grid[len(panels) :]:
             axes.remove()
         _name_lines(figure, drawn, looks, legend or "", size)
+        _move_off_lines(figure, scores, once=share_y)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def _grid(panels: int, columns: int) -> tuple[int, int]:
+    """Rows and columns, at most `columns`, with as few empty places as rows allow: 4 are 2 x 2."""
+    rows = -(-panels // columns)
+    return rows, -(-panels // rows)
+
+
+def _leave_room(axes: Axes) -> None:
+    """Room above the lines of an axis with a floor, where a line at the top would be cut to half of
+    its width."""
+    ends = ((1, axes.get_ylim()[0]), (1, axes.dataLim.y1))
+    low, high = axes.transScale.transform(ends)[:, 1]
+    top = high + 0.05 * (high - low)
+    axes.set_ylim(top=axes.transScale.inverted().transform((1, top))[1])
 
 
 def _positive(line: Line) -> Line:
@@ -526,7 +647,7 @@ def _log_x(axes: Axes) -> None:
 class Panel(NamedTuple):
     """Scores of K configurations against one of their hyperparameters."""
 
-    row: str  # its panels stand side by side
+    row: str  # the environment
     name: str  # of the hyperparameter
     values: Sequence[Any]  # [K], numbers or words
     scores: NDArray[np.float64]  # [K]
@@ -536,7 +657,7 @@ class Panel(NamedTuple):
 def scatter_grid(
     panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins: int, legend: str
 ) -> None:
-    """A panel per hyperparameter (columns) and environment (rows), with one y axis for all.
+    """A panel per hyperparameter (rows) and environment (columns), with one y axis for all.
 
     Points are configurations; the line joins the means of `bins` equal parts of them, by the
     hyperparameter's rank, with 95% intervals. Of words, each is a part. legend: a line of text
@@ -546,14 +667,14 @@ def scatter_grid(
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     _check_suffix(path)
-    rows, names = (list(dict.fromkeys(panel[i] for panel in panels)) for i in (0, 1))
+    envs, names = (list(dict.fromkeys(panel[i] for panel in panels)) for i in (0, 1))
     color = _palette()[0]
     with _style():
-        size = (1.9 * len(names) + 0.6, 2.0 * len(rows) + 0.5)
+        size = (2.6 * len(envs) + 0.6, 1.5 * len(names) + 0.5)
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(rows), len(names), squeeze=False, sharey=True, sharex="col")
-        for row, name, values, scores, log in panels:
-            axes = grid[rows.index(row), names.index(name)]
+        grid = figure.subplots(len(names), len(envs), squeeze=False, sharey=True, sharex="row")
+        for env, name, values, scores, log in panels:
+            axes = grid[names.index(name), envs.index(env)]
             x, kinds, line = binned(values, scores, bins)
             axes.scatter(x, scores, s=7, color="0.55", alpha=0.6, linewidths=0)
             centers, means, low, high = line.x, line.y, line.low, line.high
@@ -564,8 +685,7 @@ def scatter_grid(
             else:
                 axes.fill_between(centers, low, high, color=color, alpha=0.25, linewidth=0)
                 axes.plot(centers, means, **look)
-            last, first = row == rows[-1], name == names[0]
-            _label_axes(axes, row if first else "", name if last else "", ylabel if first else "")
+            _label_axes(axes, env if name == names[0] else "", xlabel=name, ylabel="")
             if kinds:
                 axes.set_xticks(range(len(kinds)), kinds)
                 axes.set_xlim(-0.5, len(kinds) - 0.5)
@@ -576,6 +696,7 @@ def scatter_grid(
             axes.xaxis.set_major_locator(LogLocator(numticks=4) if log else MaxNLocator(3))
             axes.xaxis.set_major_formatter(lambda x, _: short_number(x))
         figure.supxlabel(legend, size=8, color=INK)
+        figure.supylabel(ylabel, size=9, color=INK)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
@@ -639,8 +760,7 @@ def scores_by_value(
 
     _check_suffix(path)
     looks = _looks(list(dict.fromkeys(line for groups in panels.values() for line in groups)))
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
+    rows, columns = _grid(len(panels), columns)
     with _style():
         figure = Figure(figsize=(4.2 * columns + 0.4, 3.0 * rows + 0.6), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).flatten()
@@ -737,6 +857,7 @@ def forest(
     its ±margin are a shaded band around the line at 0. Raises ValueError for an unknown suffix.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import MaxNLocator
 
     _check_suffix(path)
@@ -745,7 +866,8 @@ def forest(
     beside = width * len(panels) <= WIDEST
     with _style():
         size = (width * len(panels), max(heights)) if beside else (width, sum(heights))
-        figure = Figure(figsize=size, layout="constrained")
+        # Panels stand so far apart that words are not read as labels of the next one.
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.1))
         shape = (1, len(panels)) if beside else (len(panels), 1)
         ratios = None if beside else heights
         grid = figure.subplots(*shape, squeeze=False, sharex=True, height_ratios=ratios).flatten()
@@ -819,24 +941,28 @@ def boards(pictures: Sequence[Board], layout: Any, path: Path | str) -> None:
     _check_suffix(path)
     shown = [*(pictures[k - 1] for k in STEPS if k < len(pictures)), last]
     with _style():
-        figure = _draw_boards(shown, layout, limit, min(len(shown), 3))
+        figure = _draw_boards(shown, layout, limit, 3)
     write_bytes(path, figure_bytes(figure, path.suffix))
 
 
 def _draw_boards(pictures: Sequence[Board], layout: Any, limit: float, columns: int) -> Figure:
-    """A block per picture, in which a panel of the layout (Taxi has 16) is one grid of cells."""
+    """A block per picture, in which a panel of the layout (Taxi has 16) is one grid of cells.
+
+    Blocks stand in at most `columns`, in fewer where they would be wider than WIDEST.
+    """
     from matplotlib.figure import Figure
 
     panels = [(title, np.array(states)) for title, states in layout.panels.items()]
     across = -(-len(panels) // max(1, round(len(panels) ** 0.5)))
-    rows, down = -(-len(pictures) // columns), -(-len(panels) // across)
+    down = -(-len(panels) // across)
     # All in inches, and placed by hand: matplotlib's own layout takes seconds for 16 panels.
-    cell = 0.5 if len(panels) == 1 else 0.34
+    cell = 0.6 if len(panels) == 1 else 0.34
     height, width = (cell * n for n in panels[0][1].shape)
     gap, head = 0.2, 0.3
     panel_head = head if len(panels) > 1 else 0.0
     block_width = (width + gap) * across
     block_height = (height + panel_head) * down + head + gap / 2
+    rows, columns = _grid(len(pictures), max(1, min(columns, int(WIDEST / block_width))))
     size = block_width * columns, block_height * rows
     figure = Figure(figsize=size)
     for i, picture in enumerate(pictures):
@@ -867,7 +993,7 @@ def _draw_board(
     axes.imshow(shown, cmap="RdBu", vmin=-limit, vmax=limit)
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
-    size = 6 if len(layout.panels) == 1 else 4
+    size = 7.5 if len(layout.panels) == 1 else 4
     digits = max(0, 2 - math.floor(math.log10(limit)))
     for (row, column), state in np.ndenumerate(states):
         if state < 0:

@@ -189,14 +189,30 @@ def own_settings(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
 
 
 def all_algorithms(pairs: Sequence[Pair]) -> Figure | None:
-    """The curves of our runs on an environment in one panel; None without any."""
+    """The curves of our runs on an environment in one panel; None without any.
+
+    Where all learn early on a linear axis (`plots.early_end`), a second panel has the same points
+    of the beginning alone.
+    """
     ours = {printable(display(pair.algo)): curve(pair.ours) for pair in pairs if pair.ours}
     if not ours:
         return None
     env = pairs[0].env
-    data = {"panels": {printable(env): ours}, "first": list(NAMES.values()), "size": (7.0, 3.6)}
+    panels, size = {printable(env): ours}, (7.0, 3.6)
     label = f"Learning curves of all algorithms on {env}"
+    if (end := early_end(pairs)) is not None:
+        early = {name: plots.beginning(line, end) for name, line in ours.items()}
+        panels[f"{printable(env)}, early learning"] = early
+        size = (4.8, 3.2)
+        label += ", and their beginning alone"
+    data = {"panels": panels, "first": list(NAMES.values()), "size": size, "share_y": True}
     return Figure(file_name(env), label, "lines", data | axes(pairs))
+
+
+def early_end(pairs: Sequence[Pair]) -> float | None:
+    """Where the panel of early learning ends; None where none is needed."""
+    ours = [curve(pair.ours) for pair in pairs if pair.ours]
+    return None if is_log_x(pairs) or not ours else plots.early_end(ours)
 
 
 def axes(pairs: Sequence[Pair]) -> dict[str, Any]:

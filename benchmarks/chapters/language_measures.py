@@ -13,7 +13,7 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import blocks
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
 from manyseeds.benchmarks.chapters.differences import compared, judged
-from manyseeds.benchmarks.store.methods import Method, by_seed, common
+from manyseeds.benchmarks.store.methods import ORDER, Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
@@ -122,7 +122,8 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
         }
         if panels:
             name = f"language-{file_name(task)}-samples"
-            yield curves(name, f"pass@4, cons@4 and entropy on {task}", panels)
+            first = [*map(display, ORDER)]
+            yield curves(name, f"pass@4, cons@4 and entropy on {task}", panels, first=first)
 
 
 def narrowing_claim(shown: Sequence[Method]) -> Iterator[Block]:

@@ -92,7 +92,7 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
         "demonstrations. The evaluations before and after training use the same prompts and random "
         "numbers, and the gain is their difference."
     )
-    length = "length, tokens"
+    length, first = "length, tokens", [*map(display, ORDER)]
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
         panels = {
@@ -101,7 +101,6 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
         }
         if here:
             name, label = f"language-{file_name(task)}", f"pass@1 and length on {task}"
-            first = [*map(display, ORDER)]
             yield curves(name, label, panels, floors={length: 0.0}, first=first)
     rows = [
         (
@@ -124,7 +123,8 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
         if panels:
             floors = dict.fromkeys((title for title in panels if title.startswith("length")), 0.0)
             label = f"pass@1 and length of {display(algo)}"
-            alone.append(curves(f"language-{algo}", label, panels, floors=floors, columns=2))
+            look: dict[str, Any] = {"floors": floors, "columns": 2, "first": first}
+            alone.append(curves(f"language-{algo}", label, panels, **look))
     if alone:
         yield Fold("Each method on all of its tasks", alone)
 
@@ -148,7 +148,8 @@ def reward_section(found: Sequence[Method]) -> Iterator[Block]:
         for name in ("accuracy", "loss")
     }
     label = "Held-out accuracy and loss of the reward model"
-    yield curves("language-reward_model", label, panels)
+    first = [*map(display, ORDER)]
+    yield curves("language-reward_model", label, panels, first=first)
 
 
 ABLATION_COLUMNS = (

@@ -43,6 +43,7 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
         "random": spec.random_score,
         "reference": spec.reference_score,
         "log_x": is_log_x(pairs),
+        "early": environment_pages.early_end(pairs),  # a second chart ends there
         "runs": [run_json(pair, result, films) for pair in pairs for result in pair.headline],
     }
     context = {

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manyseeds import envs, record, stats
+from manyseeds import envs, plots, record, stats
 from manyseeds.algos import a2c, q_learning
 from manyseeds.benchmarks import compare, report
 from manyseeds.benchmarks.chapters import environment_pages, evidence, front_page, markdown
@@ -806,6 +806,26 @@ def test_real_run_evaluated_exactly(tmp_path: Path) -> None:
     assert row["algorithm"] == "Q-learning (not the preset)"
     assert table(page, "Details")[0]["std over episodes"] == "exact"
     assert (tmp_path / "plots/FrozenLake-v1.svg").exists()
+
+
+def test_early_learning_has_a_panel_of_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Of the same points, where all is over early; a logarithmic axis shows it anyway."""
+    plant(tmp_path, "ppo", around(485.0))
+    pairs = read_store(tmp_path, env=ENV).found
+
+    def titles(end: float, log_x: bool = False) -> list[str]:
+        x = np.arange(0, 101, 10)
+        line = plots.Line(x, np.interp(x, (0, end), (0.0, 1.0)))
+        monkeypatch.setattr(environment_pages, "curve", lambda _: line)
+        monkeypatch.setattr(environment_pages, "is_log_x", lambda _: log_x)
+        figure = environment_pages.all_algorithms(pairs)
+        assert figure is not None
+        for panel in figure.data["panels"].values():
+            assert {*panel["PPO"].x} <= {*x}
+        return [*figure.data["panels"]]
+
+    assert titles(12) == [ENV, f"{ENV}, early learning"]
+    assert titles(60) == titles(12, log_x=True) == [ENV]
 
 
 # ---- compare.py -----------------------------------------------------------------------

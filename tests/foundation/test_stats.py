@@ -547,11 +547,13 @@ def test_the_curve_is_the_evaluations_and_nothing_else() -> None:
 
 
 def test_lines_have_their_names_at_their_ends(tmp_path: Path) -> None:
-    """With n where it differs, and apart where lines end at one point; a legend has long ones."""
+    """With n where it differs, with their markers, and apart where lines end close to each other; a
+    legend has long ones, and those of lines that end at one point."""
 
-    def drawn(n: int, other: str = "dqn $") -> str:
+    def drawn(n: int, other: str = "dqn $", below: float = 15.0) -> str:
         line = plots.iqm_line("ppo", run_frame(3))
-        panels = {f"env {i}": {"ppo": line, other: line._replace(n=n)} for i in range(2)}
+        lower = line._replace(y=np.asarray(line.y) - below, low=None, high=None, n=n)
+        panels = {f"env {i}": {"ppo": line, other: lower} for i in range(2)}
         look = {"threshold": 475, "log_x": True, "log_y": ["env 1"]}
         plots.lines(panels, tmp_path / "x.svg", xlabel="x", ylabel="y", legend="IQM", **look)
         return (tmp_path / "x.svg").read_text()
@@ -565,9 +567,86 @@ def test_lines_have_their_names_at_their_ends(tmp_path: Path) -> None:
     heights = re.findall(r' y="([\d.]+)"[^>]*>(?:ppo|dqn \$)</text>', text)
     assert abs(float(heights[0]) - float(heights[1])) > plots.NAME_SIZE
     assert "mathdefault" not in text
+    for color in plots.FIRST_COLORS[:2]:  # markers outside the axes, which are not cut at them
+        assert len(re.findall(rf'<g>\s*<use [^>]*style="fill: {color}', text)) == 2
+    assert count(drawn(3, below=0.0), "ppo", "dqn $", "IQM, n = 3") == [1, 1, 1]
     assert count(drawn(5), "ppo, n = 3", "dqn $, n = 5", "IQM") == [2, 2, 1]
     long = "an algorithm with a long name"
     assert count(drawn(5, long), "ppo, n = 3", f"{long}, n = 5", "IQM") == [1, 1, 1]
+
+
+def test_the_name_of_a_threshold_is_where_no_curve_passes(tmp_path: Path) -> None:
+    """And there once where all panels have one y axis."""
+    early, late = (
+        plots.Line(range(21), np.interp(range(21), x, (0, 500))) for x in ((0, 3), (18, 20))
+    )
+    look = {"xlabel": "", "ylabel": "", "threshold": 475}
+
+    def names(panels: dict[str, dict[str, plots.Line]], share_y: bool) -> list[str]:
+        plots.lines(panels, tmp_path / "x.svg", share_y=share_y, **look)
+        text = (tmp_path / "x.svg").read_text()
+        return re.findall(r"text-anchor: (\w+)[^>]*>reward threshold 475<", text)
+
+    panels = {"early": {"ppo": early}, "late": {"ppo": late}}
+    assert names({"early": {"ppo": early}}, share_y=False) == ["end"]
+    assert len(names(panels, share_y=True)) == 1
+
+
+def test_early_learning_is_what_a_linear_axis_hides() -> None:
+    x = np.arange(0, 101, 10)
+    fast, slow, flat = (plots.Line(x, np.interp(x, (0, end), (0.0, 1.0))) for end in (12, 60, 1e9))
+    flat = flat._replace(y=np.zeros(11))
+    assert plots.early_end([fast, flat]) == 20
+    assert plots.early_end([fast, slow]) is None
+    assert plots.early_end([flat]) is None
+    shown = plots.beginning(plots.Line(x, x, x, None, 3), 25)
+    assert [*np.asarray(shown.x)] == [*np.asarray(shown.low)] == [0, 10, 20, 30]
+    assert (shown.high, shown.n) == (None, 3)
+    assert [*np.asarray(plots.beginning(fast, 20).x)] == [0, 10, 20]
+
+
+def size_of(path: Path) -> tuple[float, float]:
+    """Inches of an SVG."""
+    width, height = re.findall(r'(?:width|height)="([\d.]+)pt"', path.read_text())[:2]
+    return float(width) / 72, float(height) / 72
+
+
+def test_a_legend_takes_no_room_from_the_panels(tmp_path: Path) -> None:
+    """Nor do empty places: four panels are two by two."""
+    line = plots.Line([0, 1], [0, 1])
+    heights = []
+    for n in (2, 12):
+        panels = {str(i): {f"a long name, the {k}th": line for k in range(n)} for i in range(4)}
+        plots.lines(panels, tmp_path / "x.svg", xlabel="", ylabel="")
+        width, height = size_of(tmp_path / "x.svg")
+        assert width == pytest.approx(2 * 3.3 + 0.4, abs=0.01)
+        heights.append(height)
+    assert heights[1] > heights[0] + 0.5
+    assert plots.with_n("PPO", 30, 60, 90) == "PPO, n = 30 to 90"
+    assert plots.with_n("PPO", 60, 0, 30) == "PPO, n = 30 or 60"
+
+
+def test_a_line_at_the_top_is_not_cut(tmp_path: Path) -> None:
+    """Where the axis begins at a floor, which keeps matplotlib from leaving room above."""
+    from matplotlib.figure import Figure
+
+    for scale in ("linear", "log"):
+        axes = Figure().subplots()
+        axes.plot([0, 1], [20.0, 20.0])
+        axes.set_ylim(bottom=0.5)
+        axes.set_yscale(scale)
+        plots._leave_room(axes)
+        low, high = axes.get_ylim()
+        assert low == 0.5
+        assert high > 20.5
+
+
+def test_wide_boards_stand_below_one_another(tmp_path: Path) -> None:
+    layout = SimpleNamespace(panels={"": [[*range(8)]] * 2}, actions=("L",), marks={})
+    zeros = np.zeros(8)
+    board = plots.Board("x", zeros, zeros.astype(int), zeros.astype(bool))
+    plots.boards([board] * 3, layout, tmp_path / "x.svg")
+    assert size_of(tmp_path / "x.svg")[0] <= plots.WIDEST
 
 
 def test_lines_are_told_apart_without_colour() -> None:

@@ -70,7 +70,8 @@ function legend(names, change) {
 
 // ---- Kinds of figures -------------------------------------------------------------------------
 
-// Lines have their names at their ends; where these do not fit in all panels, there is a legend.
+// Lines have their names at their ends; where these do not fit in all panels, or lie on lines, there
+// is a legend.
 function lines(holder, figure) {
   const place = new Map(figure.names.map((name, i) => [name, i]));
   const there = figure.names.filter((name) => figure.panels.some((p) => p.lines.some((l) => l.name === name)));
@@ -79,7 +80,13 @@ function lines(holder, figure) {
   let redraw = () => {};
   const { box, isShown } = legend(there.map((name) => [name, place.get(name)]), () => redraw());
   const margin = (panel, width) => labelMargin(panel.ends, d3.extent(panel.rows, (r) => r.x), width, panelHeight(width), figure.log_x);
-  const begin = (width) => { box.hidden = panels.every((panel) => margin(panel, width) != null); };
+  const isNamed = (panel, width) => {
+    const right = margin(panel, width);
+    if (right == null) return false;
+    const own = [...d3.group(panel.rows, (row) => row.name).values()];
+    return !onLines(linesPanel(panel, figure, place, shared, width, right), panel.ends, own);
+  };
+  const begin = (width) => { box.hidden = panels.every((panel) => isNamed(panel, width)); };
   const draw = (panel, width) => {
     const rows = panel.rows.filter((row) => isShown(row.name));
     return linesPanel({ ...panel, rows }, figure, place, shared, width, box.hidden ? margin(panel, width) : null);

@@ -50,12 +50,13 @@ function shownRuns(data, state) {
   return runs.filter((run) => run.side !== "SB3" || state.sb3);
 }
 
-// The points of each line: a statistic over seeds, or all seeds.
-function linesOf(data, state) {
+// The points of each line: a statistic over seeds, or all seeds. until: of the beginning alone, to
+// the first point at or after it.
+function linesOf(data, state, until) {
   const runs = shownRuns(data, state);
   const end = state.common ? d3.min(runs, (run) => run.budget) : Infinity;
   const scale = state.normalised ? (y) => (y - data.random) / (data.reference - data.random) : (y) => y;
-  const kept = (run) => d3.range(run.x.length).filter((i) => run.x[i] <= end && (!state.log || run.x[i] > 0));
+  const kept = (run) => d3.range(run.x.length).filter((i) => run.x[i] <= end && !(run.x[i - 1] >= until) && (!state.log || run.x[i] > 0));
   const point = (run, i, y, low, high, seed) => ({
     run, seed, x: run.x[i], y: scale(y), low: low == null ? null : scale(low), high: high == null ? null : scale(high),
   });
@@ -77,8 +78,8 @@ function text(point) {
   return `${label(point.run)}, ${seed}\n${exact(point.x)} timesteps\n${interval(point.y, point.low, point.high)}`;
 }
 
-function draw(data, state, width) {
-  const lines = linesOf(data, state);
+function draw(data, state, width, until = Infinity) {
+  const lines = linesOf(data, state, until);
   const points = lines.flatMap((line) => line.points);
   const seeds = state.show === "seeds";
   const threshold = state.normalised && data.threshold != null
@@ -93,8 +94,7 @@ function draw(data, state, width) {
   const narrow = width < 500;
   const height = narrow ? 320 : 440;
   const ends = endsOf(lines);
-  const margin = labelMargin(ends, d3.extent(points, (p) => p.x), width, height, state.log);
-  const plot = chart(`Learning curves on ${data.env}`, {
+  const drawn = (margin) => chart(`Learning curves on ${data.env}${until < Infinity ? ", early learning" : ""}`, {
     width, height, marginLeft: 56, marginRight: margin ?? 16, marginBottom: 42,
     x: {
       label: "timesteps per seed", type: state.log ? "log" : "linear", tickFormat: short,
@@ -103,12 +103,19 @@ function draw(data, state, width) {
     y: { label: state.normalised ? "normalised score" : "greedy return", grid: true, nice: true },
     marks: [
       threshold == null ? null : Plot.ruleY([threshold], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
-      threshold == null || narrow ? null : Plot.text([threshold], { y: (y) => y, frameAnchor: "left", text: ["reward threshold"], textAnchor: "start", dx: 4, dy: -8, fill: "var(--soft)" }),
       ...bands, ...marks,
+      threshold == null || narrow ? null : Plot.text([threshold], {
+        y: (y) => y, frameAnchor: "left", text: ["reward threshold"], textAnchor: "start", dx: 4, dy: -8,
+        fill: "var(--soft)", stroke: "var(--page)", strokeWidth: 3,
+      }),
       margin == null ? null : labels(ends),
       ...pointed(points, { x: "x", y: "y", title: text, fill: (p) => colour(p.run.place), maxRadius: 80 }),
     ],
   });
+  // Without names where they lie on lines: the switches are a legend.
+  const margin = labelMargin(ends, d3.extent(points, (p) => p.x), width, height, state.log);
+  let plot = drawn(margin);
+  if (margin != null && onLines(plot, ends, lines.map((own) => own.points))) plot = drawn(null);
   if (points.length) emphasise(plot, lines);
   return plot;
 }
@@ -209,11 +216,15 @@ function film(which, seed, file, name) {
     form.show.value = state.show;
     document.getElementById("about").textContent = ABOUT[state.show];
     if (!width) return;
-    const plot = draw(data, state, width);
-    plot.addEventListener("click", () => {
-      if (plot.value) choose({ run: plot.value.run.key, seed: plot.value.seed == null ? "" : String(plot.value.seed) });
-    });
-    holder.replaceChildren(plot);
+    const shown = (until) => {
+      const plot = draw(data, state, width, until);
+      plot.addEventListener("click", () => {
+        if (plot.value) choose({ run: plot.value.run.key, seed: plot.value.seed == null ? "" : String(plot.value.seed) });
+      });
+      return plot;
+    };
+    const early = data.early != null && !state.log; // a logarithmic axis shows it anyway
+    holder.replaceChildren(shown(), ...(early ? [element("div", { class: "panel-title" }, "Early learning"), shown(data.early)] : []));
   };
   const showDetails = () => {
     const focused = panel.contains(document.activeElement) ? document.activeElement.id : "";

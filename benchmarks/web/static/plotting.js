@@ -11,7 +11,7 @@ const DASHES = ["none", "7 3", "2 2.5", "8 3 2 3"];
 const COLOURS = SYMBOLS.length;
 const colour = (place) => `var(--c${place % COLOURS})`;
 const dash = (place) => DASHES[(place + Math.floor(place / COLOURS)) % DASHES.length];
-const symbol = (place) => SYMBOLS[place % COLOURS];
+const symbol = (place) => SYMBOLS[(place + 2 * Math.floor(place / COLOURS)) % COLOURS]; // another where a colour comes again
 
 // A triangle that stands on its tip.
 function pointDown(context, size) {
@@ -90,25 +90,46 @@ function labelMargin(ends, x, width, height, log) {
   return margin > 0.42 * width || ends.length * LABEL.gap > height - 60 ? null : margin;
 }
 
-// A mark of Plot: the names, moved apart where they would lie on one another.
-function labels(ends) {
-  return (_, { x, y }, channels, size) => {
-    const lowest = size.height - size.marginBottom, highest = size.marginTop;
-    const placed = ends.map((end) => ({ ...end, left: x(end.x), right: x(end.x) + LABEL.left + textWidth(end.name), from: y(end.y), top: y(end.y) }));
-    placed.sort((a, b) => a.top - b.top || a.place - b.place);
-    for (let round = 0; round < 100; round++) {
-      for (const [i, upper] of placed.entries()) {
-        for (const lower of placed.slice(i + 1)) {
-          if (upper.right < lower.left || lower.right < upper.left) continue;
-          const missing = LABEL.gap - (lower.top - upper.top);
-          if (missing <= 0) continue;
-          upper.top = Math.max(highest, upper.top - missing / 2);
-          lower.top = Math.min(lowest, lower.top + missing / 2);
-        }
+// The names where their lines end, moved apart where they would lie on one another. x, y: to pixels;
+// lowest, highest: pixels between which names stay.
+function placed(ends, x, y, lowest, highest) {
+  const names = ends.map((end) => ({ ...end, left: x(end.x), right: x(end.x) + LABEL.left + textWidth(end.name), from: y(end.y), top: y(end.y) }));
+  names.sort((a, b) => a.top - b.top || a.place - b.place);
+  for (let round = 0; round < 100; round++) {
+    for (const [i, upper] of names.entries()) {
+      for (const lower of names.slice(i + 1)) {
+        if (upper.right < lower.left || lower.right < upper.left) continue;
+        const missing = LABEL.gap - (lower.top - upper.top);
+        if (missing <= 0) continue;
+        upper.top = Math.max(highest, upper.top - missing / 2);
+        lower.top = Math.min(lowest, lower.top + missing / 2);
       }
     }
+  }
+  return names;
+}
+
+// Whether a line passes through a name of a chart that has them. lines: the points of each.
+function onLines(plot, ends, lines) {
+  if (!ends.length) return false; // and there are no scales
+  const x = plot.scale("x"), y = plot.scale("y");
+  return placed(ends, x.apply, y.apply, ...y.range).some(({ left, right, top }) => {
+    const first = left + LABEL.left / 2, half = LABEL.size / 2;
+    return lines.some((points) => d3.pairs(points).some(([a, b]) => {
+      const [[x0, y0], [x1, y1]] = d3.sort([a, b].map((p) => [x.apply(p.x), y.apply(p.y)]), (p) => p[0]);
+      if (x1 < first || x0 > right) return false;
+      const at = (place) => y0 + ((y1 - y0) * (place - x0)) / (x1 - x0);
+      const through = x0 === x1 ? [y0, y1] : [at(Math.max(first, x0)), at(Math.min(right, x1))];
+      return Math.min(...through) < top + half && Math.max(...through) > top - half;
+    }));
+  });
+}
+
+// A mark of Plot: the names with the markers of their lines.
+function labels(ends) {
+  return (_, { x, y }, channels, size) => {
     const group = d3.create("svg:g").attr("class", "end-labels");
-    for (const { name, place, left, from, top } of placed) {
+    for (const { name, place, left, from, top } of placed(ends, x, y, size.height - size.marginBottom, size.marginTop)) {
       if (Math.abs(top - from) > 3) {
         group.append("path").attr("d", `M${left + 1},${from}L${left + 8},${top}`).attr("fill", "none").style("stroke", colour(place));
       }

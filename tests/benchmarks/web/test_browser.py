@@ -186,6 +186,43 @@ def test_switches(browser: Any, site: Path) -> None:
         assert state(page) == expected
 
 
+def test_early_learning_has_a_chart_of_its_own(browser: Any, site: Path) -> None:
+    """To the first point at or after its end."""
+    script = """() => {
+      const x = [0, 5, 10, 15], iqm = { y: x, low: x, high: x };
+      const run = { algorithm: "ppo", name: "PPO", place: 0, seeds: [0], x, iqm };
+      const data = { env: "E", runs: [run] }, state = { ...defaults(data), show: "iqm" };
+      return [7, 5, Infinity].map((end) => [
+        linesOf(data, state, end)[0].points.map((p) => p.x),
+        draw(data, state, 600, end).getAttribute("aria-label"),
+      ]);
+    }"""
+    with opened(browser, site, CARTPOLE) as page:
+        assert page.evaluate(script) == [
+            [[0, 5, 10], "Learning curves on E, early learning"],
+            [[0, 5], "Learning curves on E, early learning"],
+            [[0, 5, 10, 15], "Learning curves on E"],
+        ]
+
+
+def test_names_do_not_lie_on_lines(browser: Any, site: Path) -> None:
+    """A chart of a line that goes on where another ends has none; the switches are its legend."""
+    script = """(level) => {
+      const run = (algorithm, place, x, y) => ({
+        algorithm, name: algorithm, place, seeds: [0], x, iqm: { y, low: y, high: y },
+      });
+      const runs = [run("ppo", 0, [0, 10], [0, 1]), run("a2c", 1, [0, 30], [level, level])];
+      const data = { env: "E", runs }, state = { ...defaults(data), show: "iqm" };
+      const names = draw(data, state, 900).querySelectorAll(".end-labels text");
+      return [...names].map((x) => x.textContent);
+    }"""
+    with opened(browser, site, CARTPOLE) as page:
+        assert sorted(page.evaluate(script, 0.2)) == ["a2c", "ppo"]
+        assert page.evaluate(script, 1.0) == []
+        looks = "d3.range(24).map((place) => `${place % 8} ${SYMBOLS.indexOf(symbol(place))}`)"
+        assert len({*page.evaluate(looks)}) == 24  # colours with markers
+
+
 def test_the_address_has_the_state(browser: Any, site: Path) -> None:
     given = "#algorithms=ppo,a2c&sb3=1&show=seeds&run=sb3-ppo&seed=4"
     with opened(browser, site, CARTPOLE + given) as page:
