@@ -121,8 +121,9 @@ def mean_curve(result: Result) -> Line:
 
 def geometric_mean(result: Result, name: str, share: float = 1) -> tuple[Line, str]:
     """A logged metric over the training, and as text its geometric mean over the first share of
-    it; both with their intervals."""
-    logs = metric_curve(result, name).apply(np.log10)
+    it; both with their intervals. Without the parts of the training in which it is 0 of a seed."""
+    values = metric_curve(result, name)
+    logs = values.loc[:, (values > 0).all()].apply(np.log10)
     line = plots.mean_line(logs.columns, logs.to_numpy())
     end = share * result.timesteps_requested
     early = logs.to_numpy()[:, [float(timestep) <= end for timestep in logs.columns]]
@@ -208,7 +209,8 @@ WEIGHTS_ABOUT = (
         Link("ablations", page="ablations.md"),
         ". The variance is that of an update's gradient before clipping, estimated from its "
         "episodes and summed over the parameters. The table has its geometric mean over the "
-        "training. Signal / noise is the squared length of the true gradient divided by that "
+        "training, without those parts in which it is 0 of a seed, all of whose episodes return "
+        "the same. Signal / noise is the squared length of the true gradient divided by that "
         "variance, which does not depend on the scale of the weights. An estimate below 0 means "
         "that no signal is detected. Normalised weights have mean 0 in every update, which acts as "
         "a baseline. ",

@@ -146,6 +146,17 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path, monkeypatch: Patch) -
     assert theirs[7] != ""
 
 
+def test_a_geometric_mean_leaves_out_zeros(monkeypatch: Patch) -> None:
+    """In the second part of the training the first seed has no gradient."""
+    table = pd.DataFrame({100: [10.0, 1000.0], 200: [0.0, 1.0], 300: [100.0, 100.0]})
+    monkeypatch.setattr(policy_gradients, "metric_curve", lambda *_: table)
+    result: Any = SimpleNamespace(timesteps_requested=300)
+    line, text = policy_gradients.geometric_mean(result, "grad_variance")
+    assert list(line.x) == [100, 300]
+    np.testing.assert_allclose(line.y, [100, 100])
+    assert text.startswith("100 [")
+
+
 @pytest.mark.parametrize(
     ("a", "b", "answer"),
     [((2, 3), (0, 1), "true"), ((0, 1), (2, 3), "false"), ((0, 2), (1, 3), "undecided")],
