@@ -12,6 +12,7 @@ from manyseeds.benchmarks.chapters import discrete_sac, speed
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Cell,
+    Claim,
     Code,
     Heading,
     Inline,
@@ -24,9 +25,11 @@ from manyseeds.benchmarks.chapters.blocks import (
     Table,
     Text,
     joined,
+    walk,
 )
 from manyseeds.benchmarks.chapters.environment_pages import all_algorithms, anchor, page_name
 from manyseeds.benchmarks.chapters.evidence import outcome
+from manyseeds.benchmarks.chapters.failures import OURS
 from manyseeds.benchmarks.measurements import throughput
 from manyseeds.benchmarks.store.comparison import (
     TABULAR,
@@ -40,11 +43,18 @@ from manyseeds.benchmarks.store.comparison import (
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.results import Result
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.record import plural
 from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Floats
 from manyseeds.writing import write_bytes
 
 T = TypeVar("T")
+SAID = {
+    "holds": "hold",
+    "in part": "hold in part",
+    "does not hold": "do not hold",
+    "not shown": "are not shown",
+}
 SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "undecided": "?"}
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
@@ -81,6 +91,7 @@ def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page])
     return [
         *answers(found, note),
         *section_of(path, throughput.STORED, how_fast),
+        *what_papers_claim(pages),
         *(AGAIN if found else ()),
         Heading("Pages"),
         page_list(found, pages),
@@ -116,6 +127,29 @@ def how_fast(stored: speed.Stored) -> list[Block]:
     stale = any(measurement_is_stale(block) for block in stored.values())
     older = " Some of it was measured with older code." if stale else ""
     return [Heading("How fast"), Text(sentence, older)] if sentence else []
+
+
+def what_papers_claim(pages: Sequence[Page]) -> Iterator[Block]:
+    """How many of the claims that pages test hold, with links to them; nothing without any."""
+    words: list[str] = []
+    links: list[Link] = []
+    for page in pages:
+        claims = (block for block in walk(page.blocks) if isinstance(block, Claim))
+        if own := [claim.verdict for claim in claims if claim.source not in ("", OURS)]:
+            words += own
+            links.append(Link(page.title, page=page.file))
+    if not words:
+        return
+    counts = (f"{words.count(word)} {said}" for word, said in SAID.items() if word in words)
+    yield Heading("What papers claim")
+    yield Outcome(
+        (
+            f"Of {plural(len(words), 'claim')} of papers that are tested here, "
+            f"{', '.join(counts)}: ",
+            joined(links),
+            ".",
+        )
+    )
 
 
 def page_list(found: Sequence[Pair], pages: Sequence[Page]) -> Items:

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -21,8 +22,24 @@ import pytest
 from manyseeds import envs, plots, record, stats
 from manyseeds.algos import a2c, q_learning
 from manyseeds.benchmarks import compare, report
-from manyseeds.benchmarks.chapters import environment_pages, evidence, front_page, markdown
-from manyseeds.benchmarks.chapters.blocks import Figure, Heading, Outcome, Table, Text
+from manyseeds.benchmarks.chapters import (
+    environment_pages,
+    evidence,
+    failures,
+    front_page,
+    markdown,
+)
+from manyseeds.benchmarks.chapters.blocks import (
+    Claim,
+    Figure,
+    Fold,
+    Heading,
+    Outcome,
+    Page,
+    Table,
+    Text,
+    text_of,
+)
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.environment_pages import page_name
 from manyseeds.benchmarks.experiments import verdicts
@@ -525,6 +542,21 @@ def test_an_excerpt_has_the_outcome_and_the_first_matrix_with_its_key() -> None:
     matrix, other = (Table(name, ("a",), [("1",)]) for name in ("matrix", "other"))
     blocks = [Text("b"), Outcome("c"), Heading("d"), matrix, front_page.KEY, other, Text("e")]
     assert front_page.excerpt(blocks) == [Text("c"), Table("", ("a",), [("1",)]), front_page.KEY]
+
+
+def test_claims_of_papers_are_counted() -> None:
+    """Of all pages; what is our own question is no claim of a paper."""
+    card = partial(Claim, claim="claim", source="a paper")
+    pages = [
+        Page("a.md", "A", [card(verdict="holds"), Fold("more", [card(verdict="in part")])]),
+        Page("b.md", "B", [Claim("claim", "holds", source=failures.OURS), Text("b")]),
+        Page("c.md", "C", [card(verdict="holds"), Claim("claim", "not shown")]),
+    ]
+    _, outcome = front_page.what_papers_claim(pages)
+    assert isinstance(outcome, Outcome)
+    said = "Of 3 claims of papers that are tested here, 2 hold, 1 hold in part: A, C."
+    assert text_of(outcome.text) == said
+    assert not [*front_page.what_papers_claim(pages[1:2])]
 
 
 def test_publishing_renews_the_outcome_of_the_readme(tmp_path: Path) -> None:
