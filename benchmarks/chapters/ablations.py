@@ -30,6 +30,7 @@ from manyseeds.benchmarks.chapters.differences import (
     answer,
     answered,
     corrected,
+    counted,
     p_of,
     tested,
     verdict_forest,
@@ -174,8 +175,7 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
     if not blocks:
         return
     words = [block.verdict for block in blocks if isinstance(block, Claim)]
-    counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    yield Outcome(f"{plural(len(words), 'claim')}: {', '.join(counts)}.")
+    yield Outcome(f"{plural(len(words), 'claim')}: {counted(words)}.")
     yield Text(
         "Each ablation varies one or two hyperparameters; everything else is as in the preset, "
         "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. The comparisons that "

@@ -36,6 +36,7 @@ from manyseeds.benchmarks.chapters.differences import (
     answered,
     compared,
     corrected,
+    counted,
     judged,
     p_of,
     tested,
@@ -114,8 +115,7 @@ def with_outcome(sections: Mapping[str, Sequence[Block]], what: str, about: str)
     words = [x.verdict for x in blocks if isinstance(x, Claim)]
     if not words:
         return
-    counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    yield Outcome(f"{plural(len(words), what)}: {', '.join(counts)}.")
+    yield Outcome(f"{plural(len(words), what)}: {counted(words)}.")
     yield Text(
         f"{about} {CLAIM_RULE} {HOLM} Differences that are not verdicts are decided likewise, by "
         "their 95% interval and Student's paired test."

@@ -28,6 +28,20 @@ Verdicts = dict[str, dict[str, Parity | None]]  # by the panel of a figure and t
 WORDS = {1: "higher", -1: "lower", 0: "undecided"}
 
 
+# How a sentence counts claims of each word.
+SAID = {
+    "holds": "hold",
+    "in part": "hold in part",
+    "does not hold": "do not hold",
+    "not shown": "are not shown",
+}
+
+
+def counted(words: Sequence[str]) -> str:
+    """`2 hold, 1 hold in part`, of the words of claims."""
+    return ", ".join(f"{words.count(word)} {said}" for word, said in SAID.items() if word in words)
+
+
 def claim_word(answers: Iterable[Answer]) -> ClaimWord:
     """The verdict on a claim that is true or false of several pairs."""
     found = set(answers)

@@ -27,6 +27,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     joined,
     walk,
 )
+from manyseeds.benchmarks.chapters.differences import counted
 from manyseeds.benchmarks.chapters.environment_pages import all_algorithms, anchor, page_name
 from manyseeds.benchmarks.chapters.evidence import outcome
 from manyseeds.benchmarks.chapters.failures import OURS
@@ -49,12 +50,6 @@ from manyseeds.stats import Floats
 from manyseeds.writing import write_bytes
 
 T = TypeVar("T")
-SAID = {
-    "holds": "hold",
-    "in part": "hold in part",
-    "does not hold": "do not hold",
-    "not shown": "are not shown",
-}
 SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "undecided": "?"}
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
@@ -140,12 +135,10 @@ def what_papers_claim(pages: Sequence[Page]) -> Iterator[Block]:
             links.append(Link(page.title, page=page.file))
     if not words:
         return
-    counts = (f"{words.count(word)} {said}" for word, said in SAID.items() if word in words)
     yield Heading("What papers claim")
     yield Outcome(
         (
-            f"Of {plural(len(words), 'claim')} of papers that are tested here, "
-            f"{', '.join(counts)}: ",
+            f"Of {plural(len(words), 'claim')} of papers that are tested here, {counted(words)}: ",
             joined(links),
             ".",
         )
