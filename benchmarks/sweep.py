@@ -55,7 +55,8 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import check_committed, pack, plural, ranges
 
-WITHOUT_POLICIES = ("ablations", "rainbow")  # whose policies would be as large as all the others
+# Whose policies would be as large as all the others.
+WITHOUT_POLICIES = ("ablations", "claims", "failures", "rainbow")
 
 
 @dataclass(frozen=True, kw_only=True)
