@@ -48,8 +48,8 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
         yield Text(
             f"Is {display(SAC)} better than DQN? In {plural(len(by['late']), 'comparison')} at "
             f"the same number of timesteps, by {counted}. DQN has the preset of rl-baselines3-zoo, "
-            f"and that with the networks of {display(SAC)}, whose own settings are the best of two "
-            "searches. The p-values of these verdicts are corrected together (Holm, 1979)."
+            f"and that with the networks of {display(SAC)}, whose own presets say how they were "
+            "searched. The p-values of these verdicts are corrected together (Holm, 1979)."
         )
         yield Table("discrete-sac", COLUMNS, rows)
 

@@ -39,7 +39,6 @@ from manyseeds.benchmarks.store.results import (
     verdict_text,
 )
 from manyseeds.plots import Line, curve_of, mean_line
-from manyseeds.record import plural
 from manyseeds.stats import Parity
 
 NONE, ALL = "no part: DQN", "all parts: Rainbow"
@@ -234,10 +233,10 @@ def carried_by(verdicts: Compared) -> str:
     if not envs or not any(map(sum, scores.values())):
         return ""
     best = sorted(scores, key=lambda name: -sum(scores[name]))
-    texts = [f"{name} {scores[name][0]} and {scores[name][1]}" for name in best]
+    texts = [f"{name} ({scores[name][0]}, {scores[name][1]})" for name in best]
     return (
-        f"On {plural(envs, 'environment')}, the number on which a part alone makes DQN learn "
-        f"faster, and on which Rainbow learns more slowly without it: {', '.join(texts)}."
+        f"Parts of Rainbow, with the number of environments (of {envs}) where DQN learns faster "
+        f"with the part alone, and where Rainbow learns more slowly without it: {', '.join(texts)}."
     )
 
 
