@@ -28,18 +28,19 @@ Verdicts = dict[str, dict[str, Parity | None]]  # by the panel of a figure and t
 WORDS = {1: "higher", -1: "lower", 0: "undecided"}
 
 
-# How a sentence counts claims of each word.
+# How a sentence counts claims of each word: one, and several.
 SAID = {
-    "holds": "hold",
-    "in part": "hold in part",
-    "does not hold": "do not hold",
-    "not shown": "are not shown",
+    "holds": ("holds", "hold"),
+    "in part": ("holds in part", "hold in part"),
+    "does not hold": ("does not hold", "do not hold"),
+    "not shown": ("is not shown", "are not shown"),
 }
 
 
 def counted(words: Sequence[str]) -> str:
-    """`2 hold, 1 hold in part`, of the words of claims."""
-    return ", ".join(f"{words.count(word)} {said}" for word, said in SAID.items() if word in words)
+    """`2 hold, 1 holds in part`, of the words of claims."""
+    counts = {word: words.count(word) for word in SAID}
+    return ", ".join(f"{n} {SAID[word][n > 1]}" for word, n in counts.items() if n)
 
 
 def claim_word(answers: Iterable[Answer]) -> ClaimWord:
