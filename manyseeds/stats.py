@@ -464,7 +464,8 @@ def word_of(
 def permutation_p(a: Floats, b: Floats, resamples: int = RESAMPLES) -> float:
     """Two-sided p of the permutation test on the difference of means of `[S1]` and `[S2]`.
 
-    Of all permutations, or of so many random ones where there are more; twice the smaller tail.
+    Of all permutations, or of so many random ones where there are more; twice the smaller tail. NaN
+    of a single seed.
     The random ones are what `scipy.stats.permutation_test` draws, once for all tests of a size.
     """
     from scipy.stats import permutation_test
@@ -473,6 +474,8 @@ def permutation_p(a: Floats, b: Floats, resamples: int = RESAMPLES) -> float:
         return a.mean(axis=axis) - b.mean(axis=axis)
 
     both = np.concatenate([a, b])
+    if min(len(a), len(b)) < 2:
+        return math.nan
     if np.ptp(both) == 0:
         return 1.0
     if math.comb(len(both), len(a)) <= resamples:
@@ -522,7 +525,8 @@ def mean_difference(differences: ArrayLike) -> Estimate:
 
     p is that of Student's paired test. The expanded percentiles of the interval are Student's, too,
     so both mostly agree; and p is not bounded from below by few seeds, as that of flipped signs is:
-    of five it is at least 1/16. NaN of a single seed. Raises ValueError as `estimate`.
+    of five it is at least 1/16. That bound is p where all differences are equal, but for rounding,
+    and not 0. NaN of a single seed. Raises ValueError as `estimate`.
     """
     from scipy.special import stdtr
 
@@ -531,8 +535,8 @@ def mean_difference(differences: ArrayLike) -> Estimate:
     p = math.nan
     if n > 1:
         error = sample.std(ddof=1) / math.sqrt(n)
-        if np.ptp(sample) == 0:
-            p = 1.0 if mean == 0 else 0.0
+        if np.ptp(sample) <= 1e-9 * abs(mean):
+            p = 1.0 if mean == 0 else 2.0 ** (1 - n)
         else:
             p = float(2 * stdtr(n - 1, -abs(mean) / error))
     return replace(estimate(sample, "mean"), p=p)
@@ -544,14 +548,15 @@ def holm(p: ArrayLike) -> Floats:
     The smallest is multiplied by M, the next one by M - 1, and so on, and none is below one before
     it. Any of them is below a level by chance with at most that probability, however the tests
     depend on each other. Permutation tests have no p below 2 / RESAMPLES, so that of more than 250
-    together none is below 0.05. Raises ValueError for NaN and for what is outside of [0, 1].
+    together none is below 0.05. NaN, of what could not be tested, stays NaN and is not counted.
+    Raises ValueError for what is outside of [0, 1].
     """
     raw = np.asarray(p, dtype=np.float64)
-    if raw.ndim != 1 or not ((raw >= 0) & (raw <= 1)).all():
+    if raw.ndim != 1 or ((raw < 0) | (raw > 1)).any():
         raise ValueError(f"need p-values [M] in [0, 1], got {raw}")
-    order = np.argsort(raw, kind="stable")
-    steps = raw[order] * np.arange(len(raw), 0, -1)
-    found = np.empty_like(raw)
+    order = np.argsort(raw, kind="stable")[: np.isfinite(raw).sum()]  # NaN is sorted last
+    steps = raw[order] * np.arange(len(order), 0, -1)
+    found = np.full_like(raw, np.nan)
     found[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return found
 

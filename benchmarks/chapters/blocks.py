@@ -193,12 +193,15 @@ class Fold:
 ClaimWord = Literal["holds", "does not hold", "not shown", "in part"]
 
 
+OURS = "our own question"  # how the source begins of a claim that no paper makes
+
+
 @dataclass(frozen=True)
 class Claim:
     """What a paper says, and what was found.
 
     number: the one that the verdict rests on, with its interval. details: tables and conditions,
-    which are folded. source: the paper.
+    which are folded. source: the paper; `OURS` or empty where it is none's.
     """
 
     claim: Inline

@@ -2,8 +2,8 @@
 
 A comparison is a verdict on two sides, or a difference with its interval. Those that decide the
 claims of a page are read together, so their p-values are corrected together (`stats.holm`): of
-verdicts that are at hand at once by
-`corrected_verdicts`, of cards that are made one by one by `corrected`.
+verdicts that are at hand at once by `corrected_verdicts`, of cards that are made one by one by
+`corrected`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Verdicts = dict[str, dict[str, Parity | None]]  # by the panel of a figure and t
 WORDS = {1: "higher", -1: "lower", 0: "undecided"}
 
 
+# What verdicts say of a claim that the first side is better.
+BETTER: Mapping[str, Answer] = {"better": "true", "worse": "false", "equivalent": "false"}
 # How a sentence counts claims of each word: one, and several.
 SAID = {
     "holds": ("holds", "hold"),

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.blocks import Block, Claim, Table, Text
+from manyseeds.benchmarks.chapters.ablations import value_text
+from manyseeds.benchmarks.chapters.blocks import OURS, Block, Claim, Table, Text
 from manyseeds.benchmarks.chapters.claims import Find, contrasts_of, with_outcome
 from manyseeds.benchmarks.chapters.differences import (
+    Compared,
     claim_word,
     compared,
     judged,
@@ -26,7 +28,6 @@ from manyseeds.benchmarks.experiments.suite import (
     ALONE,
     BEFORE_GRPO,
     MORE_STEPS,
-    NO_BOOTSTRAP,
     NO_PARTS,
     ONE_STEP,
     STEADIER,
@@ -36,10 +37,9 @@ from manyseeds.benchmarks.experiments.suite import (
 from manyseeds.benchmarks.measurements import goal_first
 from manyseeds.benchmarks.store.comparison import run_of
 from manyseeds.benchmarks.store.results import Result
-from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
+from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
-
-OURS = "our own question"
 
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
@@ -76,41 +76,40 @@ def without_signal(find: Find, folder: Path) -> Iterator[Block]:
     """Whether GRPO lacks returns that differ, and what PPO's critic gives."""
     env = "MountainCar-v0"
     if grpo := find("grpo", env):
-        rows = grpo.run.table("metrics.parquet", ("seed", "timestep", "zero_variance"))
-        shares = rows.groupby("seed")["zero_variance"].mean()
-        yield Claim(
-            "No episode reaches the goal, so all episodes of a group return the same, and GRPO "
-            "has nothing to learn from.",
-            claim_word(["true" if shares.min() == 1 else "false"]),
-            f"{shares.mean():.1%} of the groups are left out, a mean over {len(shares)} seeds",
-            details=[Text("Known before from the runs of the preset.")],
-            source=OURS,
-        )
+        with left_out(grpo.run.path):
+            yield no_signal(grpo)
     path = find_file(folder, "goal_first.json")
     yield from section_of(path, goal_first.STORED, after_ppo)
     ppo = find("ppo", env, **BEFORE_GRPO)
     untrained = find("ppo", env, **BEFORE_GRPO, **UNTRAINED_CRITIC)
-    no_bootstrap = find("ppo", env, **BEFORE_GRPO, **NO_BOOTSTRAP)
     yield from contrasts_of(
         "failures-critic",
-        "PPO learns there, from the same rewards, because its critic learns: not without.",
+        "PPO learns on MountainCar, from the same rewards, because its critic learns, and not "
+        "without it.",
         OURS,
         {env: [("trained critic against untrained", ppo, untrained)]},
         "PPO with its preset and GRPO's budget, with and without a loss of the critic "
-        "(--value-coef 0), which then stays as it was initialised.",
+        "(--value-coef 0), which then stays as it was initialised. Gradients are clipped by the "
+        "norm of both networks, so that without it the policy's steps may be larger.",
         speed,
         "learning speed",
     )
-    yield from contrasts_of(
-        "failures-bootstrap",
-        "It has to be the critic's estimate of what follows, not a baseline: PPO learns more "
-        "slowly with lambda 1.",
-        OURS,
-        {env: [("the preset's lambda against 1", ppo, no_bootstrap)]},
-        "PPO with its preset and GRPO's budget. With lambda 1 values serve as a baseline, and "
-        "bootstrap only where a rollout or the time limit cuts an episode off.",
-        speed,
-        "learning speed",
+
+
+def no_signal(grpo: Result) -> Claim:
+    """Whether all groups of GRPO are left out."""
+    rows = grpo.run.table("metrics.parquet", ("seed", "timestep", "zero_variance"))
+    shares = rows.groupby("seed")["zero_variance"].mean()
+    if shares.empty:
+        raise ValueError("no metrics")
+    return Claim(
+        "No episode reaches the goal, so all episodes of a group return the same, and GRPO has "
+        "nothing to learn from.",
+        claim_word(["true" if shares.min() == 1 else "false"]),
+        f"{shares.mean():.1%} of the groups are left out, a mean over "
+        f"{plural(len(shares), 'seed')}",
+        details=[Text("Known before from the runs of the preset.")],
+        source=OURS,
     )
 
 
@@ -137,23 +136,30 @@ def after_ppo(stored: dict[str, Any]) -> Iterator[Block]:
         Table("failures-goal", STAGE_COLUMNS, rows),
         command_text(stored),
     ]
-    before = returns[goal_first.PPO_STOPPED]["sampled"]
-    for name, claim, stage in (
-        (
-            "failures-goal",
-            "Where its first policy reaches the goal, GRPO learns to reach it sooner.",
-            "then GRPO",
-        ),
-        (
-            "failures-divided",
-            "It does where advantages are not divided by the deviation of the group, which makes "
-            "the smallest differences as large as any.",
-            "then GRPO, not divided",
-        ),
-    ):
-        gain = stats.mean_difference(returns[stage]["sampled"] - before)
-        found = compared("sampled return", f"{stage} minus before", gain, digits=1)
-        yield judged(name, claim, OURS, found, details)
+    sampled = {stage: by_mode["sampled"] for stage, by_mode in returns.items()}
+    before, divided, not_divided = (
+        sampled[x] for x in (goal_first.PPO_STOPPED, "then GRPO", "then GRPO, not divided")
+    )
+
+    def difference(what: str, a: Floats, b: Floats) -> list[Compared]:
+        return compared("sampled return", what, stats.mean_difference(a - b), digits=1)
+
+    gain = difference("GRPO minus PPO before it", divided, before)
+    yield judged(
+        "failures-goal",
+        "Where its first policy reaches the goal, GRPO learns to reach it sooner.",
+        OURS,
+        gain,
+        details,
+    )
+    yield judged(
+        "failures-divided",
+        "What harms GRPO there is that advantages are divided by the deviation of their group, "
+        "which makes the smallest differences as large as any.",
+        OURS,
+        difference("not divided minus divided", not_divided, divided),
+        beside=difference("not divided minus PPO before it", not_divided, before),
+    )
 
 
 # ---- REINFORCE on Pendulum --------------------------------------------------------------------
@@ -164,29 +170,32 @@ def few_steps(find: Find) -> Iterator[Block]:
     env = "Pendulum-v1"
     plain, grpo = find("reinforce", env), find("grpo", env)
     longer, larger, baseline = (find("reinforce", env, **x) for x in MORE_STEPS)
-    about = "REINFORCE with its preset, which takes a gradient step per 8 episodes, "
-    for name, claim, run, what in (
+    about = "REINFORCE with its preset, which takes one gradient step per update, and one change."
+    for name, claim, run, field in (
         (
             "failures-budget",
-            "REINFORCE takes too few gradient steps: with twenty times the budget it ends higher.",
+            "REINFORCE is trained too little: with a larger budget it ends higher.",
             longer,
-            "20 times the budget against the preset's",
+            "total_timesteps",
         ),
         (
             "failures-rate",
-            "Its steps are too small: with ten times the learning rate it ends higher.",
+            "Its steps are too small: with a larger learning rate REINFORCE ends higher.",
             larger,
-            "learning rate 0.01 against 0.001",
+            "learning_rate",
         ),
         (
             "failures-baseline",
-            "Its gradient is too noisy: with a learned baseline it ends higher.",
+            "Its gradient is too noisy: with a learned baseline REINFORCE ends higher.",
             baseline,
-            "baseline against none",
+            "weight",
         ),
     ):
+        what = ""
+        if run and plain:
+            what = f"{value_text(run.config[field])} against {value_text(plain.config[field])}"
         yield from contrasts_of(
-            name, claim, OURS, {env: [(what, run, plain)]}, f"{about}and one change.", late, BY_LATE
+            name, claim, OURS, {env: [(what, run, plain)]}, about, late, BY_LATE
         )
     yield from contrasts_of(
         "failures-one-step",
@@ -210,27 +219,19 @@ def unsteady(find: Find) -> Iterator[Block]:
     """Whether DQN's failing seeds have not learned, or have lost it again."""
     env = "CartPole-v1"
     dqn = find("dqn", env)
-    if dqn is None or not dqn.failures:
+    if dqn is None:
         return
-    bar = dqn.spec.reward_threshold
-    assert bar is not None
-    by_seed = dqn.curve.sort_values("timestep").groupby("seed")["return_mean"]
-    there = {seed: returns.to_numpy() >= bar for seed, returns in by_seed}
-    failed = dqn.failures
-    reached = sum(bool(there[seed].any()) for seed in failed)
-    others = [there[seed] for seed in dqn.seeds if seed not in failed]
-    lost = sum(bool((~x[x.argmax() :]).any()) for x in others if x.any())
-    yield Claim(
-        "The seeds that fail had learned, and lost it again.",
-        claim_word(["true"] * reached + ["false"] * (len(failed) - reached)),
-        f"{reached} of {len(failed)} failing seeds had scored {bar:g} or more before; of the "
-        f"{len(others)} others {lost} had fallen below it in between",
-        details=[Text("Known before from the runs of the preset.")],
-        source=OURS,
-    )
+    if dqn.failures:
+        yield had_learned(dqn)
+    yield from steadier(find, dqn)
+
+
+def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
+    """Whether fewer seeds fail with one change. dqn: the run of the preset."""
+    env = "CartPole-v1"
     found = []
     for name, settings in STEADIER.items():
-        if run := find("dqn", env, **settings):
+        if (run := find("dqn", env, **settings)) and dqn:
             found += compared(FAILING, f"{name} minus the preset", failing_less(run, dqn))
     plain, c51 = (find("rainbow", env, **x) for x in (NO_PARTS, ALONE["C51"]))
     if plain and c51:
@@ -238,8 +239,8 @@ def unsteady(find: Find) -> Iterator[Block]:
     if found:
         yield judged(
             "failures-steadier",
-            "Fewer seeds fail with smaller steps, fewer of them, an older target network, or a "
-            "distribution of values.",
+            "Fewer seeds fail with smaller steps, with fewer of them, with an older target "
+            "network, and with a distribution of values.",
             OURS,
             found,
             [
@@ -251,6 +252,26 @@ def unsteady(find: Find) -> Iterator[Block]:
             ],
             sign=-1,
         )
+
+
+def had_learned(dqn: Result) -> Claim:
+    """Whether the seeds that fail had been at the threshold before."""
+    bar = dqn.spec.reward_threshold
+    assert bar is not None
+    by_seed = dqn.curve.sort_values("timestep").groupby("seed")["return_mean"]
+    there = {seed: returns.to_numpy() >= bar for seed, returns in by_seed}
+    failed = dqn.failures
+    reached = sum(bool(there[seed].any()) for seed in failed)
+    others = [there[seed] for seed in dqn.seeds if seed not in failed]
+    lost = sum(bool((~x[x.argmax() :]).any()) for x in others if x.any())
+    return Claim(
+        "The seeds that fail had learned, and then lost it.",
+        claim_word(["true"] * reached + ["false"] * (len(failed) - reached)),
+        f"{reached} of {len(failed)} failing seeds had scored {bar:g} or more before; of the "
+        f"{len(others)} others {lost} had fallen below it in between",
+        details=[Text("Known before from the runs of the preset.")],
+        source=OURS,
+    )
 
 
 FAILING = "share of seeds that fail"

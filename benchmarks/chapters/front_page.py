@@ -10,6 +10,7 @@ from typing import TypeVar
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import discrete_sac, speed
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Block,
     Cell,
     Claim,
@@ -30,7 +31,6 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.differences import counted
 from manyseeds.benchmarks.chapters.environment_pages import all_algorithms, anchor, page_name
 from manyseeds.benchmarks.chapters.evidence import outcome
-from manyseeds.benchmarks.chapters.failures import OURS
 from manyseeds.benchmarks.measurements import throughput
 from manyseeds.benchmarks.store.comparison import (
     TABULAR,
@@ -129,9 +129,10 @@ def what_papers_claim(pages: Sequence[Page]) -> Iterator[Block]:
     words: list[str] = []
     links: list[Link] = []
     for page in pages:
-        claims = (block for block in walk(page.blocks) if isinstance(block, Claim))
-        if own := [claim.verdict for claim in claims if claim.source not in ("", OURS)]:
-            words += own
+        claims = [block for block in walk(page.blocks) if isinstance(block, Claim)]
+        papers = [claim for claim in claims if claim.source and not claim.source.startswith(OURS)]
+        if papers:
+            words += [claim.verdict for claim in papers]
             links.append(Link(page.title, page=page.file))
     if not words:
         return

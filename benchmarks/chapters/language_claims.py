@@ -14,6 +14,7 @@ import numpy as np
 
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Block,
     Claim,
     ClaimWord,
@@ -356,7 +357,7 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than as much RL alone.",
-        f"stages: {R1}v1, sec. 2.3; the comparison is this project's",
+        f"{OURS}; stages: {R1}v1, sec. 2.3",
         differences("RL again", "RL twice as long"),
         [
             about,
@@ -619,7 +620,7 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     yield judged(
         "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
-        "a comparison of this project; the paper argues with memory",
+        f"{OURS}; the paper argues with memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
         [about, Table("language-equal", EQUAL_COLUMNS, rows)],
         sign=-1,

@@ -19,6 +19,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
 )
 from manyseeds.benchmarks.chapters.differences import (
+    BETTER,
     CLAIM_RULE,
     HOLM,
     Verdicts,
@@ -57,7 +58,6 @@ PEER_COLUMNS = (
     *("environment", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
     *("AUC against sb3-contrib", "late score against it"),
 )
-BETTER = {"better": "true", "worse": "false", "equivalent": "false"}
 WORSE = {"worse": "true", "better": "false", "equivalent": "false"}
 # Hessel et al.: "prioritized replay and multi-step learning were the two most crucial components".
 CRUCIAL = ("prioritized", "n steps")

@@ -9,7 +9,7 @@ compared, all with the same presets, seeds and budgets of timesteps:
     plain      PPO: its preset's epochs
     deeper     K times as many epochs, one after the other
     averaged   as many as deeper, but from the same start in K replicas, then averaged: parameters
-               and Adam's moments
+               and, which is our choice, Adam's moments
 
 As a check that the replicas differ, `spread` is the mean over updates of the root mean square
 distance of a replica from the average, over the average's distance from the start. Writes
@@ -45,7 +45,7 @@ from manyseeds.runs.control import Run
 from manyseeds.untrusted import NAME, ORIGIN
 
 REPLICAS = 4
-ENVS = ("CartPole-v1", "MountainCarContinuous-v0", "Pendulum-v1")
+ENVS = ("MountainCarContinuous-v0", "Pendulum-v1")  # the paper speaks of continuous control
 WAYS = ("plain", "deeper", "averaged")
 MEASURED: dict[str, Any] = {
     "seeds": int,

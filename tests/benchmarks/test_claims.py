@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from manyseeds import envs
+from manyseeds import envs, stats
 from manyseeds.algos import grpo, ppo
 from manyseeds.benchmarks.chapters import claims, failures
-from manyseeds.benchmarks.chapters.blocks import Claim, text_of, walk
+from manyseeds.benchmarks.chapters.blocks import OURS, Claim, text_of, walk
 from manyseeds.benchmarks.chapters.sensitivity import read_studies
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import GROUP_SIZES, SUITES, Cell
+from manyseeds.benchmarks.experiments.suite import GROUP_SIZES, MORE_STEPS, ONE_STEP, SUITES, Cell
 from manyseeds.benchmarks.measurements import goal_first, learning_rates, replicas
 from manyseeds.benchmarks.measurements.measure import greedy_areas, measured_by, write_measured
 from manyseeds.benchmarks.store.results import Result, load_result
@@ -24,11 +25,13 @@ from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import from_preset, identity
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
+from manyseeds.record import seal
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from manyseeds.writing import parquet_bytes, write_bytes
 from tests.benchmarks import test_sensitivity
 from tests.benchmarks.conftest import MEASURED, Patch, tables_of
-from tests.benchmarks.test_report import around, plant
+from tests.benchmarks.test_report import RANDOM, around, plant
 
 ENV = "CartPole-v1"
 
@@ -67,20 +70,45 @@ def test_learning_speed_ends_at_the_budget(tmp_path: Path) -> None:
 
 def test_a_critic_is_missed_where_it_is(tmp_path: Path) -> None:
     # On CartPole the budget is all of PPO's training and a third of GRPO's.
-    for algo, env, mean, middle in (
-        ("ppo", "Acrobot-v1", -80.0, -80.0),
-        ("grpo", "Acrobot-v1", -300.0, -300.0),
-        ("ppo", ENV, 480.0, 480.0),
-        ("grpo", ENV, 480.0, 1400.0),
+    for algo, env, mean, middle, settings in (
+        ("ppo", "Acrobot-v1", -80.0, -80.0, {}),
+        ("grpo", "Acrobot-v1", -300.0, -300.0, {}),
+        ("grpo", "Acrobot-v1", -300.0, -300.0, {"std": "none"}),
+        ("ppo", ENV, 480.0, 480.0, {}),
+        ("grpo", ENV, 480.0, 1400.0, {}),
+        ("grpo", ENV, 480.0, 1400.0, {"std": "none"}),
     ):
-        plant(tmp_path, algo, around(mean, 30), env=env, middle=middle)
+        plant(tmp_path, algo, around(mean, 30), env=env, middle=middle, **settings)
     found = claims_in(claims.page(results_of(tmp_path), tmp_path))
     assert found["claims-critic"].verdict == "holds"
     assert found["claims-short"].verdict == "holds"
     assert found["claims-group-gradient"].verdict == "in part"
     rows = tables_of([found["claims-group-gradient"]])["claims-group-gradient"]
-    assert [(row[0], row[-1]) for row in rows] == [("Acrobot-v1", "false"), (ENV, "true")]
+    assert [(row[0], row[-1]) for row in rows] == [(ENV, "true"), ("Acrobot-v1", "false")]
     assert "claims-discount" not in found
+
+
+def test_a_low_discount_is_claimed_where_episodes_never_end_early(tmp_path: Path) -> None:
+    """Everywhere the high one is better: true on CartPole, false on Pendulum."""
+    for env, better, worse in ((ENV, 450.0, 300.0), ("Pendulum-v1", -300.0, -900.0)):
+        for gamma, mean in ((0.99, better), (0.9, worse)):
+            plant(tmp_path, "grpo", around(mean, 30), env=env, middle=mean, gamma=gamma)
+    found = claims_in(claims.page(results_of(tmp_path), tmp_path))
+    rows = tables_of([found["claims-discount"]])["claims-discount"]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        (ENV, "0.99 against 0.9", "true"),
+        ("Pendulum-v1", "0.9 against 0.99", "false"),
+    ]
+
+
+def test_claims_of_the_page_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Two comparisons with p of 0.03 are undecided."""
+    verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
+    monkeypatch.setattr(claims, "parity", lambda *_: verdict)
+    for size in GROUP_SIZES:
+        plant(tmp_path, "grpo", around(400, 30), env=ENV, groups=1, group_size=size)
+    found = claims_in(claims.page(results_of(tmp_path), tmp_path))
+    assert found["claims-group-size"].verdict == "not shown"
 
 
 def test_groups_are_compared_with_the_next_larger_ones(tmp_path: Path) -> None:
@@ -106,6 +134,7 @@ def test_the_suites_have_the_runs_of_the_pages() -> None:
     list(claims.without_critic(find))
     list(failures.without_signal(find, Path("nowhere")))
     list(failures.few_steps(find))
+    list(failures.steadier(find, None))
     cells = [cell for suite in SUITES.values() for cell in suite if cell.source == "manyseeds"]
     trained = {(c.algo, c.env, *map(str, identity(c.config()).items())) for c in cells}
     for x in wanted:
@@ -212,6 +241,7 @@ def test_the_best_of_many_is_not_credited_for_its_noise() -> None:
 def test_searches_are_together_one_comparison(tmp_path: Path) -> None:
     for env in test_sensitivity.SCORES:
         test_sensitivity.plant(tmp_path, "ppo", env)
+    test_sensitivity.plant(tmp_path, "a2c", ENV, sampler="tpe")  # has seen all seeds
     (claim,) = claims.tuning(read_studies(tmp_path))
     assert isinstance(claim, Claim)
     rows = tables_of([claim])["claims-tuning"]
@@ -281,7 +311,7 @@ def test_what_is_said_of_early_signals(tmp_path: Path) -> None:
     found = claims_in(claims.page([], tmp_path))
     assert found["claims-activations"].verdict == "holds"
     assert found["claims-screening"].verdict == "holds"
-    rows = tables_of([found["claims-screening"]])["claims-signals"]
+    rows = tables_of([found["claims-activations"]])["claims-signals"]
     assert rows[0][3].startswith("1.000")
 
 
@@ -309,26 +339,52 @@ def test_tests_of_few_seeds() -> None:
 
 
 def test_what_is_said_of_few_seeds(tmp_path: Path) -> None:
+    """A comparison has a share per run; runs of other libraries and with few seeds have none."""
     plant(tmp_path, "ppo", numbers(120, 300, 30), env=ENV)
-    plant(tmp_path, "a2c", numbers(60, 300, 30), env=ENV)  # too few
+    plant(tmp_path, "a2c", numbers(121, 300, 30), env=ENV)
+    plant(tmp_path, "trpo", numbers(122, 300, 30), env=ENV)
+    plant(tmp_path, "dqn", numbers(60, 300, 30), env=ENV)
+    plant(tmp_path, "sb3-ppo", numbers(120, 300, 30), env=ENV)
+    plant(tmp_path, "ppo", numbers(120, 300, 30), env=ENV, gamma=0.9)
     found = claims_in(claims.page(results_of(tmp_path), tmp_path))
     assert found["claims-splits"].verdict in ("not shown", "does not hold")
+    assert found["claims-splits"].source.startswith(OURS)
     assert found["claims-bootstrap"].verdict == "holds"
     rows = tables_of([found["claims-splits"]])["claims-seeds"]
-    assert [row[:4] for row in rows] == [["PPO", ENV, "120", n] for n in ("5", "10")]
+    assert [row[:4] for row in rows] == [
+        [algo, ENV, n, size]
+        for algo, n in (("A2C", "121"), ("PPO", "120"), ("TRPO", "122"))
+        for size in ("5", "10")
+    ]
 
 
 def test_the_iqm_of_all_against_the_median_of_means(tmp_path: Path) -> None:
-    """The median over three environments moves with the middle one alone."""
-    scales = {ENV: (300.0, 10.0), "Acrobot-v1": (-300.0, 10.0), "Pendulum-v1": (-700.0, 200.0)}
-    for env, (mean, deviation) in scales.items():
-        plant(tmp_path, "ppo", numbers(120, mean, deviation), env=env, middle=mean)
+    """Scores around 0.3, 0.5 and 0.7: the median is the middle one's, and as noisy as it; the IQM
+    is mostly of the same, but of more seeds."""
+    for env, middle in ((ENV, 0.3), ("MountainCar-v0", 0.5), ("Acrobot-v1", 0.7)):
+        spec = envs.make(env).spec
+        assert spec.random_score is not None
+        assert spec.reference_score is not None
+        span = spec.reference_score - spec.random_score
+        # The curve is RANDOM at first, then `middle`, then the final score.
+        mean = 2 * (spec.random_score + middle * span) - RANDOM
+        plant(tmp_path, "ppo", numbers(120, mean, 0.8 * span), env=env, middle=mean)
     found = claims_in(claims.page(results_of(tmp_path), tmp_path))
-    card = found["claims-iqm"]
-    assert "PPO, 3 environments, 10 seeds each" in text_of(card.number)
-    for run in (tmp_path / "runs" / ENV).glob("ppo/*"):
-        run.rename(tmp_path / run.name)
-    assert "claims-iqm" not in claims_in(claims.page(results_of(tmp_path), tmp_path))
+    name = "The IQM over environments and seeds varies less than the median over environments."
+    (row,) = tables_of([found[name]])["claims-iqm"]
+    iqm, median = (float(x) for x in row[2:])
+    assert 0 < iqm < median
+    assert found[name].verdict == "holds"
+    assert text_of(found[name].number) == f"its deviation is {iqm / median:.2f} of the median's"
+    plant(tmp_path / "two", "ppo", numbers(120, 300, 30), env=ENV)
+    plant(tmp_path / "two", "ppo", numbers(120, -300, 30), env="Acrobot-v1")
+    assert name not in claims_in(claims.page(results_of(tmp_path / "two"), tmp_path))
+
+
+def test_runs_without_any_spread_are_left_out(tmp_path: Path) -> None:
+    for env in (ENV, "Acrobot-v1", "Pendulum-v1"):
+        plant(tmp_path, "ppo", dict.fromkeys(range(120), 100.0), env=env, middle=100.0)
+    assert not claims_in(claims.page(results_of(tmp_path), tmp_path))
 
 
 # ---- Why trainings fail ---------------------------------------------------------------------
@@ -340,16 +396,66 @@ def test_failing_seeds_that_had_learned(tmp_path: Path) -> None:
     plant(tmp_path, "dqn", finals, env=ENV, middle=500.0)
     plant(tmp_path, "dqn", dict.fromkeys(range(12), 500.0), env=ENV, learning_rate=0.000575)
     found = claims_in(failures.page(results_of(tmp_path), tmp_path))
-    had = found["The seeds that fail had learned, and lost it again."]
+    had = found["The seeds that fail had learned, and then lost it."]
     assert had.verdict == "holds"
     assert text_of(had.number).startswith("2 of 2 failing seeds had scored 475 or more before; ")
+    assert "of the 10 others 0 had fallen" in text_of(had.number)
     steadier = found["failures-steadier"]
     assert steadier.verdict == "not shown"
     assert text_of(steadier.number).startswith("-0.167 [")
+    assert "p=0.478" in text_of(steadier.number)  # Fisher's, of 2 in 12 and 0 in 12
     plant(tmp_path / "other", "dqn", finals, env=ENV, middle=100.0)
     found = claims_in(failures.page(results_of(tmp_path / "other"), tmp_path))
-    had = found["The seeds that fail had learned, and lost it again."]
+    had = found["The seeds that fail had learned, and then lost it."]
     assert had.verdict == "does not hold"
+
+
+def test_fewer_failures_are_what_is_claimed(tmp_path: Path) -> None:
+    """All of 20 fail, and none with a lower rate; there is a comparison without a failure, too."""
+    plant(tmp_path, "dqn", dict.fromkeys(range(20), 100.0), env=ENV, middle=100.0)
+    plant(tmp_path, "dqn", dict.fromkeys(range(20), 500.0), env=ENV, learning_rate=0.000575)
+    found = claims_in(failures.page(results_of(tmp_path), tmp_path))
+    assert found["failures-steadier"].verdict == "holds"
+    plant(tmp_path / "other", "dqn", dict.fromkeys(range(20), 500.0), env=ENV, middle=500.0)
+    failing = dict.fromkeys(range(20), 100.0)
+    plant(tmp_path / "other", "dqn", failing, env=ENV, learning_rate=0.000575)
+    found = claims_in(failures.page(results_of(tmp_path / "other"), tmp_path))
+    assert found["failures-steadier"].verdict == "does not hold"
+
+
+def test_what_reinforce_and_grpo_lack_on_pendulum(tmp_path: Path) -> None:
+    """Each change stands under what it changes."""
+    env = "Pendulum-v1"
+    plant(tmp_path, "reinforce", around(-1150, 30), env=env, middle=-1150)
+    for mean, settings in zip((-400, -1150, -1300), MORE_STEPS, strict=True):
+        plant(tmp_path, "reinforce", around(mean, 30), env=env, middle=mean, **settings)
+    plant(tmp_path, "grpo", around(-170, 30), env=env, middle=-300)
+    plant(tmp_path, "grpo", around(-900, 30), env=env, middle=-900, **ONE_STEP)
+    found = claims_in(failures.page(results_of(tmp_path), tmp_path))
+    words = {name: claim.verdict for name, claim in found.items()}
+    assert words == {
+        "failures-budget": "holds",
+        "failures-rate": "does not hold",
+        "failures-baseline": "does not hold",
+        "failures-one-step": "holds",
+    }
+    rows = {name: tables_of([claim])[name][0][1] for name, claim in found.items()}
+    assert rows["failures-budget"] == "6000000 against 300000"
+    assert rows["failures-rate"] == "0.01 against 0.001"
+    assert rows["failures-baseline"] == "baseline against return_to_go"
+
+
+def test_groups_that_differ_are_a_signal(tmp_path: Path) -> None:
+    env = "MountainCar-v0"
+    folder = plant(tmp_path, "grpo", around(-200, 2), env=env, middle=-200)
+    assert not claims_in(failures.page(results_of(tmp_path), tmp_path))  # no metrics
+    (part,) = folder.path.glob("seeds-*")
+    for share, word in ((1.0, "holds"), (0.9, "does not hold")):
+        rows = pd.DataFrame({"seed": [0, 1], "timestep": 100, "zero_variance": [1.0, share]})
+        write_bytes(part / "metrics.parquet", parquet_bytes(rows))
+        seal(part)
+        (claim,) = claims_in(failures.page(results_of(tmp_path), tmp_path)).values()
+        assert claim.verdict == word
 
 
 def test_an_untrained_critic_is_what_is_missed(tmp_path: Path) -> None:
@@ -385,5 +491,10 @@ def test_what_is_said_of_grpo_after_ppo(tmp_path: Path) -> None:
     found = claims_in(failures.page([], tmp_path))
     assert found["failures-goal"].verdict == "does not hold"
     assert found["failures-divided"].verdict == "holds"
+    alone = {**stored, "seeds": 1}
+    alone["returns"] = {x: {m: y[:1] for m, y in z.items()} for x, z in returns.items()}
+    write_measured(tmp_path / "alone" / "goal_first.json", alone)
+    one = claims_in(failures.page([], tmp_path / "alone"))
+    assert one["failures-goal"].verdict == "not shown"
     rows = tables_of([found["failures-goal"]])["failures-goal"]
     assert [row[0] for row in rows] == [*means]

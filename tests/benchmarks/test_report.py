@@ -25,11 +25,11 @@ from manyseeds.benchmarks import compare, report
 from manyseeds.benchmarks.chapters import (
     environment_pages,
     evidence,
-    failures,
     front_page,
     markdown,
 )
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Claim,
     Figure,
     Fold,
@@ -549,7 +549,7 @@ def test_claims_of_papers_are_counted() -> None:
     card = partial(Claim, claim="claim", source="a paper")
     pages = [
         Page("a.md", "A", [card(verdict="holds"), Fold("more", [card(verdict="in part")])]),
-        Page("b.md", "B", [Claim("claim", "holds", source=failures.OURS), Text("b")]),
+        Page("b.md", "B", [Claim("claim", "holds", source=f"{OURS}; and more"), Text("b")]),
         Page("c.md", "C", [card(verdict="holds"), Claim("claim", "not shown")]),
     ]
     _, outcome = front_page.what_papers_claim(pages)

@@ -386,7 +386,8 @@ def test_p_of_a_mean_difference_is_student_s() -> None:
     assert found == estimate(differences, "mean")
     assert found.p == pytest.approx(scipy.stats.ttest_1samp(differences, 0).pvalue, rel=1e-9)
     assert stats.mean_difference([0.0, 0.0]).p == 1
-    assert stats.mean_difference([-0.5, -0.5]).p == 0
+    assert stats.mean_difference([-0.5, -0.5]).p == 0.5  # as that of flipped signs
+    assert stats.mean_difference([0.3 - 0.2, 0.1, 0.1]).p == 0.25
     assert math.isnan(stats.mean_difference([1.0]).p)
     assert math.isnan(estimate(differences, "mean").p)
 
@@ -397,6 +398,8 @@ def test_holm_by_hand() -> None:
     assert stats.holm([0.5, 0.5, 0.02]) == pytest.approx([1.0, 1.0, 0.06])
     assert stats.holm([0.03]) == pytest.approx([0.03])
     assert stats.holm([]).tolist() == []
+    # What could not be tested is not counted.
+    np.testing.assert_array_equal(stats.holm([0.02, math.nan, 0.01]), [0.02, math.nan, 0.02])
 
 
 def test_holm_bounds_the_chance_of_any_error() -> None:
