@@ -7,8 +7,9 @@ A kernel is used only while the functions that it replaces, and all that these c
 and its C code too (manyseeds/kernels/guard.py). Run this after a change of such a function that
 keeps its meaning, such as another name, after the same change in C, and after any other change in
 C. A few updates of every algorithm, in every environment, and with every choice that its flags
-have, are compared first: as all kernels compute them, then without those, so that the ones within
-them are asked for, and so on. Where C and PyTorch differ, nothing is written.
+have, and of small language models are compared first: as all kernels compute them, then without
+those, so that the ones within them are asked for, and so on. Where C and PyTorch differ, nothing is
+written.
 
 What a kernel stands for is what the guards came across then. A smaller version (a policy without
 statistics of observations, say) is part of a larger one.
@@ -28,6 +29,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unittest import mock
 
 import numpy as np
+import torch
 
 from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
@@ -36,6 +38,8 @@ from manyseeds.envs.kernels import GUARDS
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import evaluate
 from manyseeds.kernels.guard import C_CODE, HERE, Guard, looking_by_iteration
+from manyseeds.llama import Completions, SeedLlama, logprobs, scalars
+from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.configurations import RowRun
 from manyseeds.runs.planning import PlanningConfig, PlanningRun
@@ -44,6 +48,9 @@ from manyseeds.writing import write_json
 
 FILE = HERE / "known.json"
 USUAL = "CartPole-v1"
+LLAMA = (
+    "llama"  # language models, in the place of an algorithm; what they put out is their environment
+)
 # What brings everything into a training that one can have, where an algorithm has the flag.
 RICH: dict[str, Any] = {
     **{"normalize_obs": True, "normalize_reward": True, "noise_std": 0.1},
@@ -61,6 +68,7 @@ class Config:
 
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Algorithms, and the settings of short trainings that use all that they have."""
+    yield from ((LLAMA, {"env": env}) for env in ("tied", "untied", "scalar"))
     for algo in catalog.names("algos"):
         config = catalog.module("algos", algo).Config
         small = {x.name: RICH[x.name] for x in fields(config) if x.name in RICH}
@@ -83,6 +91,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
     """What a training of two seeds ends with: weights, and metrics of its updates."""
+    if algo == LLAMA:
+        return outcome_of_llama(settings["env"])
     module = catalog.module("algos", algo)
     config = module.Config(quiet=True, **settings)
     if isinstance(config, PlanningConfig):
@@ -96,6 +106,27 @@ def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
     for greedy in (True, False):  # what it reaches may hang on the last bit of a number
         evaluate(config.make_env(), policy, [0, 1], 2, greedy)
     return [*weights, *metrics]
+
+
+def outcome_of_llama(kind: str) -> list[np.ndarray]:
+    """What small language models put out, and their weights after two steps."""
+    generator = torch.Generator().manual_seed(0)
+    model = SeedLlama(2, 11, 12, 20, 2, 3, tied=kind == "tied", scalar=kind == "scalar")
+    model.flat.data.normal_(generator=generator).mul_(0.5)
+    tokens = torch.randint(11, (2, 2, 6, 5), generator=generator)
+    lengths = torch.randint(1, 6, (2, 2, 6), generator=generator)
+    completions = Completions(tokens[0], lengths[0], tokens[1], lengths[1])
+    optimizer, found = SeedAdam(model), list[torch.Tensor]()
+    for _ in range(2):
+        if kind == "scalar":
+            outputs = scalars(model, completions)
+        else:
+            outputs, entropies = logprobs(model, completions, 1.5)
+            found.append(entropies)
+        outputs.square().sum().backward()
+        optimizer.step(0.01, 1.0)
+        found.append(outputs)
+    return [x.detach().numpy().copy() for x in (*found, model.flat)]
 
 
 @dataclass
