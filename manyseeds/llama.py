@@ -35,16 +35,6 @@ class Completions(NamedTuple):
     lengths: Tensor  # [S, B] int64, from 0
 
 
-class Sampled(NamedTuple):
-    """Completions that were sampled; all is 0 behind the end."""
-
-    tokens: Tensor  # [S, B, T] int64, with the end of sequence
-    lengths: Tensor  # [S, B] int64
-    ended: Tensor  # [S, B] bool, false where the completion was cut off
-    logprobs: Tensor  # [S, B, T], of the tokens, at the temperature
-    entropies: Tensor  # [S, B, T] nats, of the distributions that they were drawn from
-
-
 class SeedLlama(nn.Module):
     """The parameters of S models, one flat tensor, as an optimizer over the seed axis takes them.
 
@@ -282,3 +272,56 @@ def states_of(model: SeedLlama, completions: Completions) -> tuple[Tensor, Tenso
     in_prompt = torch.arange(P, device=tokens.device) >= padding.unsqueeze(-1)
     ids = torch.cat([prompts.masked_fill(~in_prompt, 0), tokens.masked_fill(~inside, 0)], -1)
     return hidden(model, ids, padding)[:, :, P - 1 :], inside
+
+
+# ---- Sampling ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@in_c(llama.sample, llama.takes)
+def sample(
+    model: SeedLlama,
+    prompts: Tensor,
+    prompt_lengths: Tensor,
+    uniforms: Tensor,
+    end: int,
+    temperature: Tensor | float = 1.0,
+    greedy: bool = False,
+) -> tuple[Tensor, ...]:
+    """Complete prompts `[S, B, P]`, padded on the left, up to the token `end` or T tokens.
+
+    uniforms: `[S, B, T]` in [0, 1), one for each token. greedy: take the likeliest token instead;
+    the rest stays that of the temperature.
+    Returns tokens `[S, B, T]` with the end, their number `[S, B]`, whether a completion has ended
+    `[S, B]` (otherwise it was cut off), and as `logprobs` their log-probabilities and entropies
+    `[S, B, T]`. All is 0 behind the end.
+    """
+    S, B, T = uniforms.shape
+    tokens = prompts.new_zeros(S, B, T)
+    logps, entropies = torch.zeros_like(uniforms), torch.zeros_like(uniforms)
+    lengths, ended = prompts.new_full((S, B), T), torch.zeros_like(prompt_lengths, dtype=torch.bool)
+    padding, past = prompts.shape[-1] - prompt_lengths, list[Past]()
+    columns = torch.arange(prompts.shape[-1], device=prompts.device)
+    ids = prompts.masked_fill(columns < padding.unsqueeze(-1), 0)
+    for t in range(T):
+        logp = log_softmax(model, hidden(model, ids, padding, past)[:, :, -1:], temperature)[
+            :, :, 0
+        ]
+        if greedy:
+            token = logp.argmax(-1)
+        else:  # the first token whose cumulative probability exceeds u
+            cumulative = logp.exp().cumsum(-1)
+            limit = uniforms[:, :, t : t + 1] * cumulative[:, :, -1:]
+            token = torch.searchsorted(cumulative, limit, right=True)[:, :, 0]
+            token = token.clamp(max=model.vocabulary - 1)
+        tokens[:, :, t] = token.masked_fill(ended, 0)
+        chosen = logp.gather(-1, token.unsqueeze(-1)).squeeze(-1)
+        logps[:, :, t] = chosen.masked_fill(ended, 0.0)
+        entropies[:, :, t] = entropy(logp).masked_fill(ended, 0.0)
+        ends = (token == end) & ~ended
+        lengths.masked_fill_(ends, t + 1)
+        ended |= ends
+        if ended.all():
+            break
+        ids = token.unsqueeze(-1)
+    return tokens, lengths, ended, logps, entropies

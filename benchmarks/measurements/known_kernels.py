@@ -38,7 +38,7 @@ from manyseeds.envs.kernels import GUARDS
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import evaluate
 from manyseeds.kernels.guard import C_CODE, HERE, Guard, looking_by_iteration
-from manyseeds.llama import Completions, SeedLlama, logprobs, scalars
+from manyseeds.llama import Completions, SeedLlama, logprobs, sample, scalars
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.configurations import RowRun
@@ -126,6 +126,10 @@ def outcome_of_llama(kind: str) -> list[np.ndarray]:
         outputs.square().sum().backward()
         optimizer.step(0.01, 1.0)
         found.append(outputs)
+    if kind != "scalar":
+        uniforms = torch.rand(2, 6, 5, generator=generator)
+        for greedy in (False, True):
+            found += sample(model, tokens[0], lengths[0], uniforms, 3, 1.5, greedy)
     return [x.detach().numpy().copy() for x in (*found, model.flat)]
 
 

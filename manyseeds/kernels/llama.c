@@ -531,16 +531,20 @@ static void forward_seed(const void *given, int s, float *scratch) {
   }
 }
 
-// Whether all lengths and tokens are in range.
+// Whether there are `least` to `most` tokens, and all in the vocabulary. padded: on the left.
+static int are_tokens(const llama *m, const int64_t *row, long count, long least, long most, int padded) {
+  if (count < least || count > most) return 0;
+  const int64_t *tokens = padded ? row + most - count : row;
+  for (long i = 0; i < count; i++)
+    if (tokens[i] < 0 || tokens[i] >= m->V) return 0;
+  return 1;
+}
+
 static int are_completions(const llama *m, const completions *c) {
-  for (long row = 0; row < (long)c->S * c->B; row++) {
-    const long prompt = c->prompt_lengths[row], n = c->lengths[row];
-    if (prompt < 1 || prompt > c->P || n < 0 || n > c->T) return 0;
-    for (long j = c->P - prompt; j < c->P; j++)
-      if (c->prompts[row * c->P + j] < 0 || c->prompts[row * c->P + j] >= m->V) return 0;
-    for (long j = 0; j < n; j++)
-      if (c->tokens[row * c->T + j] < 0 || c->tokens[row * c->T + j] >= m->V) return 0;
-  }
+  for (long row = 0; row < (long)c->S * c->B; row++)
+    if (!are_tokens(m, c->prompts + row * c->P, c->prompt_lengths[row], 1, c->P, 1) ||
+        !are_tokens(m, c->tokens + row * c->T, c->lengths[row], 0, c->T, 0))
+      return 0;
   return 1;
 }
 
@@ -843,4 +847,244 @@ int llama_backward(const struct llama_backward *f) {
   const llama *m = f->model;
   const long size = scratch_of_backward(m, f->completions, f->O);
   return for_each(f->S, f->threads, size, backward_seed, f);
+}
+
+// ---- Sampling ------------------------------------------------------------------------------
+
+struct llama_sample {
+  int S, B, P, T, threads;
+  int end, greedy;                // end: the token behind which nothing follows
+  const llama *model;
+  const int64_t *prompts;         // [S, B, P], padded on the left
+  const int64_t *prompt_lengths;  // [S, B], at least 1
+  const float *uniforms;          // [S, B, T], in [0, 1)
+  const float *temperatures;      // [S]
+  int64_t *tokens;                // [S, B, T], 0 behind the end; likewise:
+  float *logprobs, *entropies;    // [S, B, T]
+  int64_t *lengths;               // [S, B]
+  unsigned char *ended;           // [S, B], 0 where the completion was cut off
+};
+
+// Completions with equal tokens so far have one history, which has a slot: the keys [A, L], turned, and
+// values [L, A] of each layer.
+typedef struct {
+  const llama *m;
+  const float *p, *table, *head;
+  widths w;
+  float *slots;
+  int *slot, *token, *place;  // [B], of each history: what it reads next, and where
+  float *x, *middle, *y, *scales, *qkv, *attended, *gate_up, *active, *weights;  // of a block
+  float *outputs;             // [B, V], of each history
+} sampler;
+
+INLINE long size_of_slot(const widths *w) { return 2 * floats_of(w->A * w->L); }
+
+INLINE float *keys_in(const sampler *x, int slot, int layer) {
+  return x->slots + ((long)slot * x->m->layers + layer) * size_of_slot(&x->w);
+}
+
+INLINE float *values_in(const sampler *x, int slot, int layer) {
+  return keys_in(x, slot, layer) + floats_of(x->w.A * x->w.L);
+}
+
+// A history that parts from another has the same past.
+static void copy_slot(const sampler *x, int from, int to, int places) {
+  const long A = x->w.A, L = x->w.L;
+  for (int l = 0; l < x->m->layers; l++) {
+    const float *keys = keys_in(x, from, l);
+    float *copy = keys_in(x, to, l);
+    for (long a = 0; a < A; a++) memcpy(copy + a * L, keys + a * L, sizeof(float) * places);
+    memcpy(values_in(x, to, l), values_in(x, from, l), sizeof(float) * places * A);
+  }
+}
+
+// Histories [first, first + n), a block at most, read their tokens; with `asked` their outputs are logits.
+static void read_tokens(const sampler *x, int first, int n, int asked) {
+  const llama *m = x->m;
+  const int H = m->H, D = m->D, heads = m->heads;
+  const long A = x->w.A, L = x->w.L;
+  for (int i = 0; i < n; i++)
+    memcpy(x->x + (long)i * H, x->p + (long)x->token[first + i] * H, sizeof(float) * H);
+  for (int l = 0; l < m->layers; l++) {
+    const layer of = layer_of(m, x->p, l);
+    before_attention(m, &of, x->table, n, x->place + first, x->x, x->scales, x->y, x->qkv);
+    for (int i = 0; i < n; i++) {
+      const int place = x->place[first + i], slot = x->slot[first + i];
+      const float *qkv = x->qkv + i * 3 * A;
+      float *keys = keys_in(x, slot, l), *values = values_in(x, slot, l);
+      for (long a = 0; a < A; a++) keys[a * L + place] = qkv[A + a];
+      memcpy(values + place * A, qkv + 2 * A, sizeof(float) * A);
+      for (int h = 0; h < heads; h++)
+        attend(m, 1, place, qkv + h * D, keys + h * D * L, L, values + h * D, A, x->weights, L,
+               x->attended + i * A + h * D, A);
+    }
+    after_attention(m, &of, n, x->x, x->attended, x->middle, x->scales, x->y, x->gate_up, x->active,
+                    x->x);
+  }
+  if (!asked) return;
+  normalize(n, H, m->eps, x->x, norm_of_output(m, x->p), x->scales, x->y);
+  times(n, m->V, H, x->y, x->head, x->outputs + (long)first * m->V, 0);
+}
+
+static void read_all(const sampler *x, int histories, int asked) {
+  for (int i = 0; i < histories; i += BLOCK)
+    read_tokens(x, i, histories - i < BLOCK ? histories - i : BLOCK, asked);
+}
+
+// The first token whose cumulative probability exceeds u: no token of probability 0.
+static int draw(int V, const float *cumulative, float u) {
+  const float limit = u * cumulative[V - 1];
+  int token = 0;
+  while (token < V - 1 && !(cumulative[token] > limit)) token++;
+  return token;
+}
+
+static int likeliest(int V, const float *logp) {
+  int best = 0;
+  for (int i = 1; i < V; i++) best = logp[i] > logp[best] ? i : best;
+  return best;
+}
+
+static long scratch_of_sample(const struct llama_sample *g) {
+  const llama *m = g->model;
+  const widths w = widths_of(m, &(completions){.P = g->P, .T = g->T});
+  const long H = m->H, V = m->V, B = g->B, rows = BLOCK;
+  long size = floats_of((g->P + g->T) * 2L * m->half) + B * m->layers * size_of_slot(&w);
+  if (m->tied) size += floats_of(H * V);
+  size += 10 * floats_of(B) + 2 * floats_of(B * V) + 3 * floats_of(rows * H) + floats_of(rows);
+  return size + floats_of(rows * 3 * w.A) + floats_of(rows * w.A) + floats_of(rows * 2 * m->I) +
+         floats_of(rows * m->I) + floats_of(w.L);
+}
+
+// Reads the prompts of a seed, of equal ones the first. of [B] gets the history of each completion.
+// Returns how many there are.
+static int read_prompts(const struct llama_sample *g, int s, const sampler *x, int *of) {
+  const long first = (long)s * g->B;
+  const int64_t *lengths = g->prompt_lengths + first;
+  int count = 0, first_row[g->B + 1];
+  // The longest come first: those that are still read are then next to each other.
+  for (int length = g->P; length > 0; length--)
+    for (int b = 0, same = count; b < g->B; b++) {
+      if (lengths[b] != length) continue;
+      const int64_t *prompt = g->prompts + (first + b + 1) * g->P - length;
+      int i = same;
+      while (i < count && memcmp(prompt, g->prompts + (first + first_row[i] + 1) * g->P - length,
+                                 sizeof(int64_t) * length))
+        i++;
+      if (i == count) first_row[count++] = b;
+      of[b] = i;
+    }
+  for (int i = 0; i < count; i++) x->slot[i] = i;
+  for (int j = 0, n = count; n > 0; j++) {
+    for (int i = 0; i < n; i++) {
+      const int b = first_row[i];
+      x->token[i] = (int)g->prompts[(first + b + 1) * g->P - lengths[b] + j];
+      x->place[i] = j;
+    }
+    const int ends = lengths[first_row[n - 1]] == j + 1;
+    read_all(x, n, ends);  // outputs of those that go on are computed again
+    while (n > 0 && lengths[first_row[n - 1]] == j + 1) n--;
+  }
+  return count;
+}
+
+static void sample_seed(const void *given, int s, float *scratch) {
+  const struct llama_sample *g = given;
+  const llama *m = g->model;
+  const int H = m->H, V = m->V, B = g->B, P = g->P, T = g->T;
+  sampler x = {.m = m, .p = m->parameters + s * m->size};
+  x.w = widths_of(m, &(completions){.P = P, .T = T});
+  float *table = take_floats(&scratch, (P + T) * 2L * m->half);
+  rotations(m, P + T, table);
+  x.table = table;
+  x.head = head_of(m, x.p);
+  if (m->tied) {
+    float *turned = take_floats(&scratch, (long)H * V);
+    turn(V, H, x.head, H, turned, V);
+    x.head = turned;
+  }
+  x.slots = scratch;
+  scratch += (long)B * m->layers * size_of_slot(&x.w);
+  int *slot, *token, *parent, *sibling;  // of the histories that follow
+  int *child, *free_slots, *of;  // of a history the last that follows; of a completion its history, or -1
+  int **arrays[] = {&x.slot, &x.token, &x.place, &slot, &token, &parent, &sibling, &child, &free_slots, &of};
+  for (int i = 0; i < 10; i++) *arrays[i] = take_ints(&scratch, B);
+  x.outputs = take_floats(&scratch, (long)B * V);
+  float *cumulative = take_floats(&scratch, (long)B * V);
+  float **wide[] = {&x.x, &x.middle, &x.y};
+  for (int i = 0; i < 3; i++) *wide[i] = take_floats(&scratch, BLOCK * (long)H);
+  x.scales = take_floats(&scratch, BLOCK);
+  x.qkv = take_floats(&scratch, BLOCK * 3 * x.w.A);
+  x.attended = take_floats(&scratch, BLOCK * x.w.A);
+  x.gate_up = take_floats(&scratch, BLOCK * 2L * m->I);
+  x.active = take_floats(&scratch, BLOCK * (long)m->I);
+  x.weights = take_floats(&scratch, x.w.L);
+
+  const long first = (long)s * B;
+  for (int b = 0; b < B; b++) g->lengths[first + b] = T, g->ended[first + b] = 0;
+  if (!T) return;
+  memset(g->tokens + first * T, 0, sizeof(int64_t) * B * T);
+  memset(g->logprobs + first * T, 0, sizeof(float) * B * T);
+  memset(g->entropies + first * T, 0, sizeof(float) * B * T);
+  int n = read_prompts(g, s, &x, of), unused = 0;
+  for (int i = n; i < B; i++) free_slots[unused++] = i;
+  for (int t = 0; t < T; t++) {
+    for (int i = 0; i < n; i++) {
+      float *logp = x.outputs + (long)i * V, *sums = cumulative + (long)i * V;
+      log_softmax(V, g->temperatures[s], logp);
+      exp_of_all(V, logp, sums);
+      for (int v = 1; v < V; v++) sums[v] += sums[v - 1];
+      child[i] = -1;
+    }
+    int next = 0;  // histories that follow
+    for (int b = 0; b < B; b++) {
+      const int h = of[b];
+      if (h < 0) continue;
+      const long at = (first + b) * T + t;
+      const float *logp = x.outputs + (long)h * V;
+      const int v = g->greedy ? likeliest(V, logp)
+                              : draw(V, cumulative + (long)h * V, g->uniforms[at]);
+      g->tokens[at] = v;
+      g->logprobs[at] = logp[v];
+      g->entropies[at] = entropy_of(V, logp);
+      if (v == g->end) {
+        g->lengths[first + b] = t + 1;
+        g->ended[first + b] = 1;
+        of[b] = -1;
+        continue;
+      }
+      int i = child[h];
+      while (i >= 0 && token[i] != v) i = sibling[i];
+      if (i < 0) {
+        i = next++;
+        token[i] = v;
+        parent[i] = h;
+        sibling[i] = child[h];
+        child[h] = i;
+      }
+      of[b] = i;
+    }
+    if (!next || t + 1 == T) return;
+    for (int i = 0; i < n; i++)
+      if (child[i] < 0) free_slots[unused++] = x.slot[i];
+    for (int i = 0; i < next; i++) {  // the first that follows takes over the slot, others copy it
+      const int h = parent[i], is_first = child[h] >= 0;
+      slot[i] = is_first ? x.slot[h] : free_slots[--unused];
+      if (!is_first) copy_slot(&x, x.slot[h], slot[i], x.place[h] + 1);
+      child[h] = -1;
+    }
+    for (int i = 0; i < next; i++) sibling[i] = x.place[parent[i]] + 1;  // its place
+    n = next;
+    memcpy(x.slot, slot, sizeof(int) * n);
+    memcpy(x.token, token, sizeof(int) * n);
+    memcpy(x.place, sibling, sizeof(int) * n);
+    read_all(&x, n, 1);
+  }
+}
+
+int llama_sample(const struct llama_sample *g) {
+  const llama *m = g->model;
+  for (long row = 0; row < (long)g->S * g->B; row++)
+    if (!are_tokens(m, g->prompts + row * g->P, g->prompt_lengths[row], 1, g->P, 1)) return 2;
+  return for_each(g->S, g->threads, scratch_of_sample(g), sample_seed, g);
 }

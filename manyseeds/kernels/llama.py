@@ -18,8 +18,8 @@ from manyseeds.kernels.binding import Struct
 
 SOURCE = Path(__file__).parent / "llama.c"
 LLAMA, COMPLETIONS = Struct(SOURCE, "llama"), Struct(SOURCE, "completions")
-FORWARD, BACKWARD, SIZES = (
-    kernels.kernel(SOURCE, name) for name in ("llama_forward", "llama_backward", "llama_sizes")
+FORWARD, BACKWARD, SIZES, SAMPLE = (
+    kernels.kernel(SOURCE, f"llama_{name}") for name in ("forward", "backward", "sizes", "sample")
 )
 
 
@@ -36,6 +36,41 @@ def logprobs(model: Any, completions: Any, temperature: Tensor | float) -> tuple
 def scalars(model: Any, completions: Any) -> Tensor:
     """What `scalars` of llama.py says."""
     return _outputs(model, completions, 1.0)[0]
+
+
+def sample(
+    model: Any,
+    prompts: Tensor,
+    prompt_lengths: Tensor,
+    uniforms: Tensor,
+    end: int,
+    temperature: Tensor | float = 1.0,
+    greedy: bool = False,
+) -> Any:
+    """What `sample` of llama.py says: the fields of its result in their order."""
+    S, B, T = uniforms.shape
+    tokens, lengths = prompts.new_empty(S, B, T), prompts.new_empty(S, B)
+    ended = torch.empty(S, B, dtype=torch.bool)
+    logprobs, entropies = uniforms.new_empty(2, S, B, T)
+    SAMPLE(
+        S=S,
+        B=B,
+        P=prompts.shape[-1],
+        T=T,
+        end=end,
+        greedy=greedy,
+        model=struct(model),
+        prompts=prompts,
+        prompt_lengths=prompt_lengths,
+        uniforms=uniforms,
+        temperatures=temperature,
+        tokens=tokens,
+        logprobs=logprobs,
+        entropies=entropies,
+        lengths=lengths,
+        ended=ended,
+    )
+    return tokens, lengths, ended, logprobs, entropies
 
 
 def _outputs(model: Any, completions: Any, temperature: Tensor | float) -> tuple[Tensor, Tensor]:

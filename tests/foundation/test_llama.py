@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyseeds import kernels, llama
 from manyseeds.kernels import llama as in_c
-from manyseeds.llama import Completions, SeedLlama, logprobs, scalars
+from manyseeds.llama import Completions, SeedLlama, logprobs, sample, scalars
 
 each_way = pytest.mark.parametrize("way", ["C", "torch"])
 TEMPERATURES = torch.tensor([1.0, 0.7, 2.0, 1.3, 0.5])
@@ -257,6 +257,101 @@ def test_gradients_add_up_and_graphs_are_alone() -> None:
         loss.backward()
 
 
+# ---- Sampling ------------------------------------------------------------------------------
+
+END = 2
+
+
+def prompts_of(case: Case, T: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The prompts of a case, and uniforms."""
+    prompts, prompt_lengths, *_ = case.completions
+    S, B, _ = prompts.shape
+    uniforms = torch.stack([torch.rand(B, T, generator=generator(s)) for s in range(S)])
+    return prompts, prompt_lengths, uniforms
+
+
+def slow_sample(case: Case, T: int, greedy: bool) -> tuple[Tensor, ...]:
+    """One token after another by transformers in float64."""
+    prompts, prompt_lengths, uniforms = prompts_of(case, T)
+    tokens, ended = torch.zeros(uniforms.shape).long(), torch.zeros(uniforms.shape[:2]).bool()
+    lengths = torch.full(ended.shape, T)
+    logps, entropies = torch.zeros(2, *uniforms.shape).double()
+    for s, model in enumerate(case.theirs):
+        for b in range(prompts.shape[1]):
+            ids = prompts[s, b, prompts.shape[2] - int(prompt_lengths[s, b]) :].tolist()
+            for t in range(T):
+                with torch.no_grad():
+                    logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+                logp = (logits / float(case.temperatures[s])).log_softmax(-1)
+                above = (logp.exp().cumsum(0) > float(uniforms[s, b, t])).nonzero()[:, 0]
+                token = int(logp.argmax() if greedy else above[0])
+                tokens[s, b, t], logps[s, b, t] = token, logp[token]
+                entropies[s, b, t] = -(logp.exp() * logp).sum()
+                ids.append(token)
+                if token == END:
+                    lengths[s, b], ended[s, b] = t + 1, True
+                    break
+    return tokens, lengths, ended, logps, entropies
+
+
+@each_way
+@each_shape
+@pytest.mark.parametrize("greedy", [False, True])
+def test_samples_are_those_of_a_plain_loop(shape: Shape, greedy: bool, way: str) -> None:
+    """Prompts of different lengths, equal ones, ends, ends at the limit, temperatures."""
+    case = Case(shape, S=2, B=12)
+    expected = slow_sample(case, 7, greedy)
+    given = (*prompts_of(case, 7), END, case.temperatures, greedy)
+    with computed(way):
+        found = sample(case.model, *given)
+    for x, y in zip(found[:3], expected[:3], strict=True):
+        assert torch.equal(x, y)
+    for x, y in zip(found[3:], expected[3:], strict=True):
+        assert (x - y).abs().max() < 1e-5
+    assert not expected[2].all()
+
+
+def test_completions_end_at_their_end_and_at_the_limit() -> None:
+    """Otherwise the test above could not fail there."""
+    *_, uniforms = given = prompts_of(case := Case(SHAPES["least"], S=2, B=60), 7)
+    tokens, lengths, ended, logps, entropies = sample(case.model, *given, END)
+    assert len(lengths.unique()) > 3
+    assert (ended & (lengths == 7)).any()
+    assert (~ended & (lengths == 7)).any()
+    behind = torch.arange(7) >= lengths.unsqueeze(-1)
+    assert not any(x[behind].any() for x in (tokens, logps, entropies))
+    nothing = sample(case.model, *given[:2], uniforms[:, :, :0], END)
+    assert not nothing[1].any()
+
+
+@pytest.mark.parametrize("name", ["tiny", "untied", "odd", "one head, odd"])
+def test_the_first_ratio_is_exactly_1(name: str) -> None:
+    """Log-probabilities and entropies of samples are those of the sampling, to the bit; however
+    many rows there are, whatever the widths."""
+    case = Case(SHAPES[name], B=200)
+    prompts, prompt_lengths, uniforms = prompts_of(case, 30)
+    found = sample(case.model, prompts, prompt_lengths, uniforms, END, case.temperatures)
+    completions = Completions(prompts, prompt_lengths, *found[:2])
+    outputs, entropies = logprobs(case.model, completions, case.temperatures)
+    assert torch.equal(outputs, found[3])
+    assert torch.equal(entropies, found[4])
+    assert found[1].float().mean() > 3
+
+
+def test_the_ends_of_the_unit_interval_draw_no_impossible_token() -> None:
+    """Neither 0 where the first tokens have probability 0, nor the largest float below 1."""
+    model = SeedLlama(1, 1000, 4, 4, 1, 1, tied=False)
+    w = model.views()
+    with torch.no_grad():
+        w["embedding"].fill_(1)
+        w["norm"].fill_(1)
+        w["head"].copy_(torch.randn(4, 1000, generator=generator(0)))
+        w["head"][..., [0, 1, 2, -3, -2, -1]] = -1e9
+    uniforms = torch.tensor([[[0.0], [1 - 2**-24]]])
+    tokens, *_ = sample(model, torch.zeros(1, 2, 1).long(), torch.ones(1, 2).long(), uniforms, END)
+    assert tokens.flatten().tolist() == [3, 996]
+
+
 # ---- Bits ----------------------------------------------------------------------------------
 
 
@@ -302,6 +397,37 @@ def test_a_completion_has_the_same_bits_among_others() -> None:
     assert torch.equal(case.ours()[0], expected[:, order])
 
 
+def test_samples_of_a_seed_have_the_same_bits_in_any_batch(threads: Callable[[int], None]) -> None:
+    """Alone, with others, on two threads; a completion also among others, and in another order."""
+    case = Case(SHAPES["tiny"], S=5, B=120)
+    given = prompts_of(case, 12)
+    expected = sample(case.model, *given, END, case.temperatures)
+    order = torch.randperm(120, generator=generator(0))[:23]
+    for number, seeds in ((1, [3]), (2, [4, 0, 3]), (2, [3, 1, 2, 4, 0])):
+        threads(number)
+        some = case.of_seeds(seeds)
+        found = sample(some.model, *(x[seeds] for x in given), END, some.temperatures)
+        assert all(torch.equal(x, y[seeds]) for x, y in zip(found, expected, strict=True))
+        few = (x[seeds][:, order] for x in given)
+        found = sample(some.model, *few, END, some.temperatures)
+        assert all(torch.equal(x, y[seeds][:, order]) for x, y in zip(found, expected, strict=True))
+
+
+def test_nan_weights_draw_some_token() -> None:
+    """Also greedily; and other seeds draw theirs."""
+    case = Case(SHAPES["tiny"])
+    given = prompts_of(case, 5)
+    expected = sample(case.model, *given, END)
+    case.model.flat.data[1] = torch.nan
+    for greedy in (False, True):
+        tokens, lengths, *_ = found = sample(case.model, *given, END, greedy=greedy)
+        assert 0 <= tokens.min() <= tokens.max() < 103
+        assert lengths[1].tolist() == [5] * 9
+        assert greedy or all(
+            torch.equal(x[::2], y[::2]) for x, y in zip(found, expected, strict=True)
+        )
+
+
 @each_way
 @pytest.mark.parametrize("scalar", [False, True])
 def test_nan_stays_in_its_seed(way: str, scalar: bool) -> None:
@@ -327,6 +453,9 @@ def test_a_token_or_length_out_of_range_is_an_error(field: int, value: int) -> N
     case.completions[field][1, 0] = value
     with pytest.raises(IndexError):
         logprobs(case.model, case.completions, 1.0)
+    if field < 2:
+        with pytest.raises(IndexError):
+            sample(case.model, *prompts_of(case, 5), END)
 
 
 def test_nothing_to_compute() -> None:
