@@ -6,7 +6,7 @@ and values. With a scalar head it is a reward model or a critic.
 
 S seeds, B completions per seed, P tokens of the longest prompt, T of the longest completion; V
 tokens in the vocabulary, H the width, I that of the MLP, h heads of D numbers, A = h D. Functions
-are what is read; with a C compiler manyseeds/kernels/llama.c computes them, without padding, equal
+are what is read; with a C compiler the kernels llama_*.c compute them, without padding, equal
 histories once, and a seed to the same bits whatever else is in the batch.
 """
 
@@ -41,6 +41,9 @@ class SeedLlama(nn.Module):
     tied: logits are products with the embeddings. scalar: the head has one output, not V.
     """
 
+    flat: nn.Parameter  # [S, 1, numbers of a seed]
+    frequencies: Tensor  # [D / 2], radians per position of the rotations of a head
+
     def __init__(
         self,
         seeds: int,
@@ -58,9 +61,10 @@ class SeedLlama(nn.Module):
         super().__init__()
         self.vocabulary, self.width, self.mlp_width = vocabulary, width, mlp_width
         self.layers, self.heads, self.head_size = layers, heads, head_size or width // heads
-        self.eps, self.theta, self.tied, self.scalar = eps, theta, tied and not scalar, scalar
+        self.eps, self.tied, self.scalar = eps, tied and not scalar, scalar
         size = sum(math.prod(shape) for shape in self.shapes().values())
         self.flat = nn.Parameter(torch.zeros(seeds, 1, -(-size // LANES) * LANES))
+        self.register_buffer("frequencies", frequencies(self.head_size, theta), persistent=False)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The parameters of a seed in their order; matrices are [in, out]."""
@@ -87,11 +91,6 @@ class SeedLlama(nn.Module):
         sizes = [math.prod(shape) for shape in shapes.values()]
         parts = flat[:, : sum(sizes)].split(sizes, 1)
         return {k: x.unflatten(1, shapes[k]) for k, x in zip(shapes, parts, strict=True)}
-
-    def frequencies(self) -> Tensor:
-        """Radians per place of the rotations of a head, `[D / 2]` (Su et al., 2021)."""
-        exponents = [Decimal(-2 * i) / self.head_size for i in range(self.head_size // 2)]
-        return torch.tensor([float(Decimal(self.theta) ** x) for x in exponents])  # exact anywhere
 
     # ---- From and to transformers ----------------------------------------------------------
 
@@ -137,6 +136,12 @@ class SeedLlama(nn.Module):
         return [f"model.layers.{i}.{x}.weight" for x in inner[part]]
 
 
+def frequencies(head_size: int, theta: float) -> Tensor:
+    """theta^(-2 i / D) for i < D / 2 (Su et al., 2021); decimal numbers are the same anywhere."""
+    exponents = [Decimal(-2 * i) / head_size for i in range(head_size // 2)]
+    return torch.tensor([float(Decimal(theta) ** x) for x in exponents])
+
+
 # ---- The layers ----------------------------------------------------------------------------
 
 
@@ -159,8 +164,8 @@ def hidden(
     w = model.views()
     before = past[0].keys.shape[3] if past else 0
     columns = torch.arange(before, before + L, device=ids.device)
-    places = (columns - padding.unsqueeze(-1)).clamp(min=0)  # [S, B, L]
-    angles = places.unsqueeze(-1).to(w["norm"]) * model.frequencies().to(w["norm"])
+    positions = (columns - padding.unsqueeze(-1)).clamp(min=0)  # [S, B, L]
+    angles = positions.unsqueeze(-1).to(w["norm"]) * model.frequencies.to(w["norm"])
     rotation = angles.cos().unsqueeze(2), angles.sin().unsqueeze(2)  # [S, B, 1, L, D / 2]
     keys = torch.arange(before + L, device=ids.device)
     visible = (keys <= columns.unsqueeze(-1)) & (keys >= padding[..., None, None])

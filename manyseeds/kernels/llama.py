@@ -1,4 +1,4 @@
-"""Small Llamas of a seed axis in C (llama.c), as operations that autograd knows.
+"""Small Llamas of a seed axis in C (llama_outputs.c, llama_sample.c), as operations that autograd knows.
 
 S seeds, B completions per seed, P and T tokens of the longest prompt and completion; N nodes of the
 tree of a seed's completions at most.
@@ -16,11 +16,14 @@ from torch import Tensor
 from manyseeds import kernels
 from manyseeds.kernels.binding import Struct
 
-SOURCE = Path(__file__).parent / "llama.c"
-LLAMA, COMPLETIONS = Struct(SOURCE, "llama"), Struct(SOURCE, "completions")
-FORWARD, BACKWARD, SIZES, SAMPLE = (
-    kernels.kernel(SOURCE, f"llama_{name}") for name in ("forward", "backward", "sizes", "sample")
+HERE = Path(__file__).parent
+OUTPUTS = HERE / "llama_outputs.c"
+LLAMA = Struct(HERE / "llama.h", "llama")
+COMPLETIONS = Struct(OUTPUTS, "completions")
+FORWARD, BACKWARD, SIZES = (
+    kernels.kernel(OUTPUTS, f"llama_{name}") for name in ("forward", "backward", "sizes")
 )
+SAMPLE = kernels.kernel(HERE / "llama_sample.c", "llama_sample")
 
 
 def takes(model: Any, *args: Any) -> bool:
@@ -168,7 +171,7 @@ def dimensions(model: Any, completions: Any) -> dict[str, int]:
 
 
 def struct(model: Any) -> ctypes.Structure:
-    """The `llama` of llama.c."""
+    """The `llama` of llama.h."""
     return LLAMA(
         S=len(model.flat),
         V=model.vocabulary,
@@ -183,12 +186,12 @@ def struct(model: Any) -> ctypes.Structure:
         size=model.flat.shape[-1],
         eps=model.eps,
         parameters=model.flat.detach(),
-        frequencies=model.frequencies(),
+        frequencies=model.frequencies,
     )
 
 
 def completions_struct(completions: Any) -> ctypes.Structure:
-    """The `completions` of llama.c."""
+    """The `completions` of llama_outputs.c."""
     (S, B, P), T = completions.prompts.shape, completions.tokens.shape[-1]
     lengths = completions.prompt_lengths + completions.lengths
     return COMPLETIONS(

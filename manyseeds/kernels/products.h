@@ -62,7 +62,7 @@ INLINE void strip(const int C, const int ends, const matrices *x, int n) {
 
 INLINE int ratio_up(int a, int b) { return (a + b - 1) / b; }
 
-static void product(const matrices *x) {
+static inline void product(const matrices *x) {
   int strips = ratio_up(x->N, COLUMNS * WIDTH);
   for (int n = 0; strips > 0; strips--) {
     const int left = x->N - n;
@@ -80,7 +80,7 @@ static void product(const matrices *x) {
 }
 
 // to [N, M] = from [M, N], with rows ld_from and ld_to apart.
-static void turn(int M, int N, const float *from, long ld_from, float *to, long ld_to) {
+static inline void turn(int M, int N, const float *from, long ld_from, float *to, long ld_to) {
   const int whole_m = M / WIDTH * WIDTH, whole_n = N / WIDTH * WIDTH;
   for (int m = 0; m < whole_m; m += WIDTH)
     for (int n = 0; n < whole_n; n += WIDTH) {
