@@ -108,13 +108,18 @@ def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
     return [*weights, *metrics]
 
 
-def outcome_of_llama(kind: str) -> list[np.ndarray]:
-    """What small language models put out, and their weights after two steps."""
+def outcome_of_llama(
+    kind: str, S: int = 2, V: int = 11, H: int = 12, heads: int = 3, B: int = 6, T: int = 5
+) -> list[np.ndarray]:
+    """What small language models put out, and their weights after two steps.
+
+    S seeds, B completions per seed, prompts and completions of up to T tokens.
+    """
     generator = torch.Generator().manual_seed(0)
-    model = SeedLlama(2, 11, 12, 20, 2, 3, tied=kind == "tied", scalar=kind == "scalar")
+    model = SeedLlama(S, V, H, 4 * H, 2, heads, tied=kind == "tied", scalar=kind == "scalar")
     model.flat.data.normal_(generator=generator).mul_(0.5)
-    tokens = torch.randint(11, (2, 2, 6, 5), generator=generator)
-    lengths = torch.randint(1, 6, (2, 2, 6), generator=generator)
+    tokens = torch.randint(V, (2, S, B, T), generator=generator)
+    lengths = torch.randint(1, T + 1, (2, S, B), generator=generator)
     completions = Completions(tokens[0], lengths[0], tokens[1], lengths[1])
     optimizer, found = SeedAdam(model), list[torch.Tensor]()
     for _ in range(2):
@@ -127,7 +132,7 @@ def outcome_of_llama(kind: str) -> list[np.ndarray]:
         optimizer.step(0.01, 1.0)
         found.append(outputs)
     if kind != "scalar":
-        uniforms = torch.rand(2, 6, 5, generator=generator)
+        uniforms = torch.rand(S, B, T, generator=generator)
         for greedy in (False, True):
             found += sample(model, tokens[0], lengths[0], uniforms, 3, 1.5, greedy)
     return [x.detach().numpy().copy() for x in (*found, model.flat)]
@@ -200,12 +205,17 @@ def found_now(compare: bool = False) -> tuple[Found, list[str]]:
 def slower(algo: str, env: str, without: set[str]) -> float:
     """How many times as long a training takes without some kernels: the median of five pairs.
 
-    Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread.
+    Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread; of language
+    models at the sizes of the embedded one.
     """
-    module: Any = catalog.module("algos", algo)
+    module: Any = None if algo == LLAMA else catalog.module("algos", algo)
 
     def seconds(total_timesteps: int = 10_240) -> float:
         """Processor time of a training."""
+        if algo == LLAMA:
+            began = time.process_time()
+            outcome_of_llama(env, S=10, V=103, H=64, heads=4, B=64, T=22)
+            return time.process_time() - began
         early = {"learning_starts": 0} if algo == "dqn" else {}
         config = module.Config(env=env, total_timesteps=total_timesteps, quiet=True, **early)
         run = RowRun([config] * 10, list(range(10)), curves=False)

@@ -1,4 +1,4 @@
-"""Small Llamas of a seed axis in C (llama_outputs.c, llama_sample.c), as operations that autograd knows.
+"""Small Llamas of a seed axis in C (llama_*.c), as operations that autograd knows.
 
 S seeds, B completions per seed, P and T tokens of the longest prompt and completion; N nodes of the
 tree of a seed's completions at most.

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,8 +17,10 @@ from torch import Tensor
 from manyseeds import kernels, llama
 from manyseeds.kernels import llama as in_c
 from manyseeds.llama import Completions, SeedLlama, logprobs, sample, scalars
+from manyseeds.optim import SeedAdam
 
 each_way = pytest.mark.parametrize("way", ["C", "torch"])
+END = 2  # the token that ends a completion
 TEMPERATURES = torch.tensor([1.0, 0.7, 2.0, 1.3, 0.5])
 
 
@@ -96,13 +102,14 @@ class Case:
             lengths[0, s] = torch.randint(1, P + 1, (B,), generator=own)
             lengths[1, s] = torch.randint(T + 1, (B,), generator=own)
         ids[:, 1:4] = ids[:, :1]  # four equal ones, but
-        lengths[:, :, 1:4] = lengths[:, :, :1]
+        lengths[0, :, :4] = P
         ids[:, 1, P + T // 2 :] = (
             ids[:, 1, P + T // 2 :] + 1
         ) % shape.vocabulary  # parts from them
         lengths[1, :, :3] = T
         lengths[1, :, 3] = T // 2 + 1  # ends within them
-        lengths[1, :, 4] = 0
+        lengths[0, :, 4], lengths[1, :, 4] = P - 2, 0
+        ids[:, 4, :P] = ids[:, 0, :P]  # the same prompt without its first tokens
         self.completions = Completions(ids[..., :P], lengths[0], ids[..., P:], lengths[1])
         self.temperatures = TEMPERATURES[:S]
         O = T + scalar  # noqa: E741
@@ -257,9 +264,32 @@ def test_gradients_add_up_and_graphs_are_alone() -> None:
         loss.backward()
 
 
-# ---- Sampling ------------------------------------------------------------------------------
+# ---- Optimization --------------------------------------------------------------------------
 
-END = 2
+
+def test_steps_are_those_of_adamw() -> None:
+    """Each seed's gradient clipped by its own norm; a seed that is left out stays as it is."""
+    case = Case(SHAPES["odd"], S=2)
+    optimizer, theirs = SeedAdam(case.model), copy.deepcopy(case.model).double()
+    alone = [theirs.flat.data[s].clone().requires_grad_() for s in range(2)]
+    reference = [torch.optim.AdamW([p], lr=0.01, weight_decay=0.0) for p in alone]
+    left_out = torch.tensor([True, False])
+    for step in range(4):
+        *_, gradient = case.ours()
+        mask = left_out if step == 1 else None
+        norms = optimizer.step(0.01, max_grad_norm=1.0, mask=mask)
+        for s, p in enumerate(alone):
+            p.grad = gradient[s].double()
+            norm = torch.nn.utils.clip_grad_norm_([p], 1.0)
+            assert norms[s] == pytest.approx(float(norm), rel=1e-5)
+            assert norm > 1
+            if mask is None or mask[s]:
+                reference[s].step()
+        for s, p in enumerate(alone):
+            assert (case.model.flat[s] - p).abs().max() < 2e-6
+
+
+# ---- Sampling ------------------------------------------------------------------------------
 
 
 def prompts_of(case: Case, T: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -440,6 +470,33 @@ def test_nan_stays_in_its_seed(way: str, scalar: bool) -> None:
         assert torch.equal(x[::2], y[::2])
     assert found[0][1].isnan().any()
     assert found[2][1].isnan().any()
+
+
+def trained() -> list[Tensor]:
+    """All that kernels compute in two steps, of several shapes (see test_kernel_builds.py)."""
+    found = []
+    for (name, shape), scalar in product(SHAPES.items(), (False, True)):
+        model = SeedLlama(2, *shape[:6], tied=shape.tied, scalar=scalar)
+        numbers = np.random.default_rng(0)
+        size = math.prod(model.flat.shape)
+        model.flat.data.view(-1).copy_(torch.from_numpy(numbers.random(size) - 0.5))
+        tokens = torch.from_numpy(numbers.integers(shape.vocabulary, size=(2, 2, 40, 20)))
+        lengths = torch.from_numpy(numbers.integers(1, 21, size=(2, 2, 40)))
+        completions = Completions(tokens[0], lengths[0], tokens[1], lengths[1])
+        uniforms = torch.from_numpy(numbers.random((2, 40, 20), dtype=np.float32))
+        optimizer = SeedAdam(model)
+        for _ in range(2):
+            if scalar:
+                outputs = scalars(model, completions)
+            else:
+                outputs = torch.stack(logprobs(model, completions, 1.5))
+                found += sample(model, tokens[0], lengths[0], uniforms, END, 0.7)
+            outputs.backward(torch.ones_like(outputs))
+            optimizer.step(0.01, max_grad_norm=1.0)
+            found.append(outputs.detach())
+        found.append(model.flat.detach())
+        assert found[-1].isfinite().all(), name
+    return found
 
 
 # ---- What is refused -----------------------------------------------------------------------
