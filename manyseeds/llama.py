@@ -38,7 +38,8 @@ class Completions(NamedTuple):
 class SeedLlama(nn.Module):
     """The parameters of S models, one flat tensor, as an optimizer over the seed axis takes them.
 
-    tied: logits are products with the embeddings. scalar: the head has one output, not V.
+    tied: logits are products with the embeddings. scalar: the head has one output, not V. Raises
+    ValueError for an odd head_size, whose numbers are not rotated in pairs.
     """
 
     flat: nn.Parameter  # [S, 1, numbers of a seed]
@@ -62,6 +63,8 @@ class SeedLlama(nn.Module):
         self.vocabulary, self.width, self.mlp_width = vocabulary, width, mlp_width
         self.layers, self.heads, self.head_size = layers, heads, head_size or width // heads
         self.eps, self.tied, self.scalar = eps, tied and not scalar, scalar
+        if self.head_size % 2:
+            raise ValueError(f"head_size {self.head_size} is odd")
         size = sum(math.prod(shape) for shape in self.shapes().values())
         self.flat = nn.Parameter(torch.zeros(seeds, 1, -(-size // LANES) * LANES))
         self.register_buffer("frequencies", frequencies(self.head_size, theta), persistent=False)
@@ -223,7 +226,9 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 
 def log_softmax(model: SeedLlama, states: Tensor, temperature: Tensor | float) -> Tensor:
-    """Log-probabilities of all tokens `[S, B, L, V]`, from what the head is given."""
+    """Log-probabilities of all tokens `[S, B, L, V]`, from states `[S, B, L, H]`."""
+    if model.scalar:
+        raise ValueError("a model with a scalar head has no log-probabilities")
     w = model.views()
     logits = matmul(states, w["embedding"].mT if model.tied else w["head"])
     return (logits / broadcast(temperature, logits)).log_softmax(-1)
@@ -242,7 +247,7 @@ def logprobs(
     model: SeedLlama, completions: Completions, temperature: Tensor | float
 ) -> tuple[Tensor, Tensor]:
     """Log pi of each token of the completions, and the entropy of the distribution that it comes
-    from, `[S, B, T]`, 0 behind the last; differentiable.
+    from, `[S, B, T]`, 0 after the last; differentiable.
 
     temperature: what logits are divided by, a number or `[S]`.
     """
@@ -254,13 +259,13 @@ def logprobs(
     return of_tokens.masked_fill(~inside, 0.0), entropy(logp).masked_fill(~inside, 0.0)
 
 
-@in_c(llama.scalars, llama.takes)
+@in_c(llama.scalars, llama.takes_scalar)
 def scalars(model: SeedLlama, completions: Completions) -> Tensor:
-    """The scalar behind the prompt and behind each token of the completions, `[S, B, T + 1]`, 0
-    behind the last; differentiable.
+    """The scalar after the prompt and after each token of the completions, `[S, B, T + 1]`, 0
+    after the last; differentiable.
 
     Those of a critic are the first T: values before each token. A reward model's score is the one
-    behind the last token, number `lengths`.
+    after the last token, number `lengths`.
     """
     states, inside = states_of(model, completions)
     values = matmul(states, model.views()["head"]).squeeze(-1)
@@ -299,7 +304,7 @@ def sample(
     the rest stays that of the temperature.
     Returns tokens `[S, B, T]` with the end, their number `[S, B]`, whether a completion has ended
     `[S, B]` (otherwise it was cut off), and as `logprobs` their log-probabilities and entropies
-    `[S, B, T]`. All is 0 behind the end.
+    `[S, B, T]`. All is 0 after the end.
     """
     S, B, T = uniforms.shape
     tokens = prompts.new_zeros(S, B, T)

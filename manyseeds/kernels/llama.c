@@ -12,7 +12,7 @@ void add_outer(int M, int K, int N, const float *a, const float *b, float *gradi
 }
 
 void normalize(int rows, int H, double eps, const float *x, const float *gain, float *scales,
-                      float *y) {
+               float *y) {
   for (int r = 0; r < rows; r++, x += H, y += H) {
     scales[r] = 1 / sqrtf(dot_of_row(H, x, x) / (float)H + (float)eps);
     for (int i = 0; i < H; i += WIDTH) {
@@ -23,7 +23,7 @@ void normalize(int rows, int H, double eps, const float *x, const float *gain, f
 }
 
 void normalize_again(int rows, int H, const float *x, const float *gain, const float *scales,
-                            float *y) {
+                     float *y) {
   for (int r = 0; r < rows; r++, x += H, y += H)
     for (int i = 0; i < H; i += WIDTH) {
       const vec unit = load_up_to(x + i, H - i) * scales[r];
@@ -32,7 +32,7 @@ void normalize_again(int rows, int H, const float *x, const float *gain, const f
 }
 
 void through_normalize(int rows, int H, const float *x, const float *gain, const float *scales,
-                              float *of_y, float *of_x, float *of_gain) {
+                       float *of_y, float *of_x, float *of_gain) {
   for (int r = 0; r < rows; r++, x += H, of_y += H, of_x += H) {
     const float scale = scales[r];
     for (int i = 0; i < H; i += WIDTH) {
@@ -42,7 +42,8 @@ void through_normalize(int rows, int H, const float *x, const float *gain, const
     }
     const float along = dot_of_row(H, of_y, x) * scale * scale * scale / (float)H;
     for (int i = 0; i < H; i += WIDTH) {
-      const vec sum = plus_product(load_up_to(of_x + i, H - i), load_up_to(of_y + i, H - i), all(scale));
+      const vec sum =
+          plus_product(load_up_to(of_x + i, H - i), load_up_to(of_y + i, H - i), all(scale));
       store_up_to(of_x + i, plus_product(sum, all(-along), load_up_to(x + i, H - i)), H - i);
     }
   }
@@ -59,8 +60,8 @@ static void activate(int rows, int I, const float *gate_up, float *y) {
     }
 }
 
-void through_activate(int rows, int I, const float *gate_up, const float *of_y,
-                             float *of_gate_up, float *y) {
+void through_activate(int rows, int I, const float *gate_up, const float *of_y, float *of_gate_up,
+                      float *y) {
   for (int r = 0; r < rows; r++, gate_up += 2 * I, of_gate_up += 2 * I, of_y += I, y += I)
     for (int i = 0; i < I; i += WIDTH) {
       const vec gate = load_up_to(gate_up + i, I - i), up = load_up_to(gate_up + I + i, I - i);
@@ -105,19 +106,18 @@ static float maximum_of(int n, const float *x) {
 // The sum of exp(x - top) of n numbers, which go into y unless it is null.
 static float sum_of_exps(int n, const float *x, float top, float *y) {
   vec sums[PARTS] = {0};
-  for (int i = 0; i < n; i += LANES)
-UNROLL
-    for (int p = 0; p < PARTS; p++) {
-      const int at = i + p * WIDTH;
-      if (at >= n) continue;
-      const vec e = exp_of(load_up_to(x + at, n - at) - top);
-      sums[p] += choose(lanes_before(n - at), e, all(0));
-      if (y) store_up_to(y + at, e, n - at);
-    }
+  for (int i = 0; i < n; i += LANES) UNROLL
+  for (int p = 0; p < PARTS; p++) {
+    const int at = i + p * WIDTH;
+    if (at >= n) continue;
+    const vec e = exp_of(load_up_to(x + at, n - at) - top);
+    sums[p] += choose(lanes_before(n - at), e, all(0));
+    if (y) store_up_to(y + at, e, n - at);
+  }
   return sum_of(sums);
 }
 
-// The weights of n keys from their scores, in position; those of `later` keys behind them are 0.
+// Turns the scores of n keys into weights, in place; the `later` keys after them get 0.
 static void weigh(int n, int later, float scale, float *x) {
   for (int i = 0; i < n; i += WIDTH) store_up_to(x + i, load_up_to(x + i, n - i) * scale, n - i);
   const float by = 1 / sum_of_exps(n, x, maximum_of(n, x), x);
@@ -126,7 +126,8 @@ static void weigh(int n, int later, float scale, float *x) {
 }
 
 void logprobs_of(int V, float temperature, float *x) {
-  for (int i = 0; i < V; i += WIDTH) store_up_to(x + i, load_up_to(x + i, V - i) / temperature, V - i);
+  for (int i = 0; i < V; i += WIDTH)
+    store_up_to(x + i, load_up_to(x + i, V - i) / temperature, V - i);
   const float top = maximum_of(V, x), log_sum = log_of_one(sum_of_exps(V, x, top, 0));
   for (int i = 0; i < V; i += WIDTH)
     store_up_to(x + i, load_up_to(x + i, V - i) - top - log_sum, V - i);
@@ -134,20 +135,19 @@ void logprobs_of(int V, float temperature, float *x) {
 
 float entropy_of(int V, const float *logp) {
   vec sums[PARTS] = {0};
-  for (int i = 0; i < V; i += LANES)
-UNROLL
-    for (int p = 0; p < PARTS; p++) {
-      const int at = i + p * WIDTH;
-      if (at >= V) continue;
-      vec x = load_up_to(logp + at, V - at);
-      x = choose(x < all(-1e4f), all(-1e4f), x);  // 0 * -inf is to be 0
-      sums[p] += choose(lanes_before(V - at), exp_of(x) * x, all(0));
-    }
+  for (int i = 0; i < V; i += LANES) UNROLL
+  for (int p = 0; p < PARTS; p++) {
+    const int at = i + p * WIDTH;
+    if (at >= V) continue;
+    vec x = load_up_to(logp + at, V - at);
+    x = choose(x < all(-1e4f), all(-1e4f), x);  // 0 * -inf is to be 0
+    sums[p] += choose(lanes_before(V - at), exp_of(x) * x, all(0));
+  }
   return -sum_of(sums);
 }
 
 void before_attention(const llama *m, const layer *w, const float *table, int rows,
-                             const int *positions, const float *x, float *scales, float *y, float *qkv) {
+                      const int *positions, const float *x, float *scales, float *y, float *qkv) {
   const int A = (int)width_of_attention(m);
   normalize(rows, m->H, m->eps, x, w->norm1, scales, y);
   matmul(rows, 3 * A, m->H, y, w->qkv, qkv, 0);
@@ -155,8 +155,8 @@ void before_attention(const llama *m, const layer *w, const float *table, int ro
 }
 
 void after_attention(const llama *m, const layer *w, int rows, const float *x,
-                            const float *attended, float *middle, float *scales, float *y,
-                            float *gate_up, float *active, float *next) {
+                     const float *attended, float *middle, float *scales, float *y, float *gate_up,
+                     float *active, float *next) {
   const int H = m->H, I = m->I;
   memcpy(middle, x, sizeof(float) * rows * H);
   matmul(rows, H, (int)width_of_attention(m), attended, w->out, middle, 1);
@@ -168,8 +168,7 @@ void after_attention(const llama *m, const layer *w, int rows, const float *x,
 }
 
 void attend(const llama *m, int M, int first, const float *queries, const float *keys, long ldk,
-                   const float *values, long ldv, float *weights, long ldw, float *attended,
-                   long lda) {
+            const float *values, long ldv, float *weights, long ldw, float *attended, long lda) {
   const int L = first + M;
   const long ldq = 3 * width_of_attention(m);
   product(&(matrices){M, L, m->D, queries, ldq, 1, keys, ldk, weights, ldw, 0});

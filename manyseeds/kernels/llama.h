@@ -1,7 +1,7 @@
 // Small Llamas of a seed axis: their parameters, and what their layers compute.
 //
-// Every seed is computed alone and every number in one order: its bits depend on its own parameters and
-// completions only, whatever else is in the batch and however many threads there are.
+// Every seed is computed alone and every number in one order: its bits depend on its own parameters
+// and completions only, whatever else is in the batch and however many threads there are.
 //
 // S seeds, B completions per seed; V tokens in the vocabulary, H the width, A = heads D that of
 // attention, I that of the MLP. Matrices are [in, out]. The parameters of a seed are flat:
@@ -85,12 +85,15 @@ void matmul(int M, int N, int K, const float *a, const float *b, float *c, int a
 void add_outer(int M, int K, int N, const float *a, const float *b, float *gradient);
 
 // Zhang and Sennrich (2019): y = gain x / rms(x), row by row. scales [rows]: 1 / rms(x).
-void normalize(int rows, int H, double eps, const float *x, const float *gain, float *scales, float *y);
+void normalize(int rows, int H, double eps, const float *x, const float *gain, float *scales,
+               float *y);
 
 // Computes y of `normalize` again from its scales.
-void normalize_again(int rows, int H, const float *x, const float *gain, const float *scales, float *y);
+void normalize_again(int rows, int H, const float *x, const float *gain, const float *scales,
+                     float *y);
 
-// From the gradient of y, which is overwritten: adds that of x to of_x and that of the gain to of_gain.
+// From the gradient of y, which is overwritten: adds that of x to of_x and that of the gain to
+// of_gain.
 void through_normalize(int rows, int H, const float *x, const float *gain, const float *scales,
                        float *of_y, float *of_x, float *of_gain);
 
@@ -101,11 +104,11 @@ void through_activate(int rows, int I, const float *gate_up, const float *of_y, 
 // Cosines and sines of the rotations of each position, [positions, 2 half].
 void rotations(const llama *m, int positions, float *table);
 
-// Su et al. (2021): rotates the queries and keys of qkv [3 A] by the angles of a position, number i of a
-// head with number i + half. back: by the opposite angles, as gradients are.
+// Su et al. (2021): rotates the queries and keys of qkv [3 A] by the angles of a position, number i
+// of a head with number i + half. back: by the opposite angles, as gradients are.
 void rotate(const llama *m, const float *table, int position, int back, float *qkv);
 
-// Turns the logits of V tokens into log-probabilities, in position.
+// Turns the logits of V tokens into log-probabilities, in place.
 void logprobs_of(int V, float temperature, float *x);
 
 // The entropy of a distribution over V tokens, from their log-probabilities.
@@ -116,14 +119,15 @@ float entropy_of(int V, const float *logp);
 void before_attention(const llama *m, const layer *w, const float *table, int rows,
                       const int *positions, const float *x, float *scales, float *y, float *qkv);
 
-// The part after attention, whose result goes to next [rows, H], which may be x. middle: x plus what
-// attention adds to it.
-void after_attention(const llama *m, const layer *w, int rows, const float *x, const float *attended,
-                     float *middle, float *scales, float *y, float *gate_up, float *active,
-                     float *next);
+// The part after attention, whose result goes to next [rows, H], which may be x. middle: x plus
+// what attention adds to it.
+void after_attention(const llama *m, const layer *w, int rows, const float *x,
+                     const float *attended, float *middle, float *scales, float *y, float *gate_up,
+                     float *active, float *next);
 
-// Attention of M queries of a head, the first of which is that of key `first`: attended [M, D], rows lda
-// apart, and weights [M, first + M], rows ldw apart. keys [D, first + M], values [first + M, D].
+// Attention of M queries of a head, the first of which is that of key `first`: attended [M, D],
+// rows lda apart, and weights [M, first + M], rows ldw apart. keys [D, first + M], values [first +
+// M, D].
 void attend(const llama *m, int M, int first, const float *queries, const float *keys, long ldk,
             const float *values, long ldv, float *weights, long ldw, float *attended, long lda);
 

@@ -27,8 +27,13 @@ SAMPLE = kernels.kernel(HERE / "llama_sample.c", "llama_sample")
 
 
 def takes(model: Any, *args: Any) -> bool:
-    """Whether kernels can compute with a SeedLlama."""
-    return kernels.usable(model.flat)
+    """Whether kernels can compute with a SeedLlama that has logits."""
+    return kernels.usable(model.flat) and not model.scalar
+
+
+def takes_scalar(model: Any, *args: Any) -> bool:
+    """Whether kernels can compute with a SeedLlama that has a scalar head."""
+    return kernels.usable(model.flat) and bool(model.scalar)
 
 
 def logprobs(model: Any, completions: Any, temperature: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,11 @@
 // Log-probabilities of completions or scalars along them, and the gradients of the parameters.
 //
-// No padding is computed, and completions share equal histories: the tokens of a seed are a tree, each
-// node a token after its parent, in which a completion is the path from a root to a leaf. Nodes are
-// numbered in the order of the completions that need them first.
+// No padding is computed, and completions share equal histories: the tokens of a seed are a tree,
+// each node a token after its parent, in which a completion is the path from a root to a leaf.
+// Nodes are numbered in the order of the completions that need them first.
 //
-// N nodes of a seed's tree at most; O outputs of a completion; L keys that a query has at most, padded.
+// N nodes of a seed's tree at most; O outputs of a completion; L keys that a query has at most,
+// padded.
 #include <math.h>
 
 #include "llama.h"
@@ -13,8 +14,8 @@
 
 typedef struct {
   int S, B, P, T;
-  long N;                         // nodes that a seed has at most: the inputs of all its completions
-  const int64_t *prompts;         // [S, B, P], padded on the left
+  long N;                  // nodes that a seed has at most: the inputs of all its completions
+  const int64_t *prompts;  // [S, B, P], padded on the left
   const int64_t *prompt_lengths;  // [S, B], at least 1
   const int64_t *tokens;          // [S, B, T], padded on the right
   const int64_t *lengths;         // [S, B]
@@ -30,7 +31,8 @@ typedef struct {
   int *child, *sibling;            // [N], used only while the tree grows
 } tree;
 
-// Outputs of a completion of some tokens: the scalar model has one after each, and before the first.
+// Outputs of a completion of some tokens: the scalar model has one after each, and before the
+// first.
 INLINE long outputs_of(const llama *m, long tokens) { return tokens + m->scalar; }
 
 static tree tree_in(arena *a, const completions *c) {
@@ -82,8 +84,8 @@ static int path_to(const tree *t, int first, int M, int *path) {
   return before + M;
 }
 
-// Of the nodes of a path, what of the rows [N, 3 A] of qkv begins at the column `turned`, as [A, L], and
-// at the column `plain`, as [L, A]. Rows of the former are ld apart.
+// Copies two parts of the rows [N, 3 A] of qkv along a path: the A columns from `turned` to
+// as_columns [A, L], whose rows are ld apart, and those from `plain` to as_rows [L, A].
 static void gather(long A, int L, const int *path, const float *qkv, long turned, float *as_columns,
                    long ld, long plain, float *as_rows) {
   for (int i = 0; i < L;) {
@@ -110,18 +112,18 @@ static widths widths_of(const llama *m, const completions *c) {
   return (widths){m->H, width_of_attention(m), m->I, L, m->scalar ? 1 : m->V, m->heads};
 }
 
-// What layers compute, a row per node. Without gradients only qkv and outputs have rows for all nodes of
-// all layers; layers and blocks share the others.
+// What layers compute, a row per node. Without gradients only qkv and outputs have rows for all
+// nodes of all layers; layers and blocks share the others.
 typedef struct {
   widths w;
   long N;
   int shared;
-  float *x, *scales1;    // [layers + 1, N, H] and [layers + 1, N]; the last after all layers
-  float *qkv, *of_qkv;   // [layers, N, 3 A]; of_qkv: gradients
-  float *weights;        // [layers, N, heads, L], of keys
-  float *attended;       // [layers, N, A]
+  float *x, *scales1;   // [layers + 1, N, H] and [layers + 1, N]; the last after all layers
+  float *qkv, *of_qkv;  // [layers, N, 3 A]; of_qkv: gradients
+  float *weights;       // [layers, N, heads, L], of keys
+  float *attended;      // [layers, N, A]
   float *middle, *scales2, *gate_up;  // [layers, N, H], [layers, N], [layers, N, 2 I]
-  float *outputs;        // [N, V] log-probabilities, or [N] scalars
+  float *outputs;                     // [N, V] log-probabilities, or [N] scalars
 } memory;
 
 static memory memory_in(arena *a, const llama *m, const completions *c, int shared) {
@@ -161,25 +163,25 @@ static memory rows_from(const memory *all, int l, int node) {
 // ---- Forward -------------------------------------------------------------------------------
 
 struct llama_forward {
-  int S, B, O, threads;       // O: outputs of a completion, T or for scalars T + 1
-  long kept_size;             // 0: nothing is kept
+  int S, B, O, threads;  // O: outputs of a completion, T or for scalars T + 1
+  long kept_size;        // 0: nothing is kept
   const llama *model;
   const completions *completions;
   const float *temperatures;  // [S]
   float *memory;              // [S, kept_size]; null
-  float *outputs;             // [S, B, O]: log-probabilities of tokens, or scalars; 0 behind the last
-  float *entropies;           // [S, B, O]; null: of scalars
+  float *outputs;    // [S, B, O]: log-probabilities of tokens, or scalars; 0 after the last
+  float *entropies;  // [S, B, O]; null: of scalars
 };
 
 // What a seed's outputs are computed with.
 typedef struct {
   tree t;
   memory k;
-  float *table;         // of rotations
-  float *turned;        // the embedding as the head [H, V]
-  int *path;            // [L]
+  float *table;          // of rotations
+  float *turned;         // the embedding as the head [H, V]
+  int *path;             // [L]
   float *keys, *values;  // of a path: [A, L] and [L, A]
-  float *y, *active;    // of a block: [BLOCK, H] and [BLOCK, I]
+  float *y, *active;     // of a block: [BLOCK, H] and [BLOCK, I]
 } forward;
 
 static forward forward_in(arena *a, const struct llama_forward *f, float *kept) {
@@ -253,10 +255,10 @@ static void forward_seed(const void *given, int s, float *scratch) {
         const memory own = rows_from(&f.k, l, t->first[q]);
         const long at = f.k.shared ? t->first[q] - first : 0;  // of what blocks share
         gather(A, keys, f.path, rows_from(&f.k, l, 0).qkv, A, f.keys, L, 2 * A, f.values);
+        float *weights = own.weights + at * m->heads * L, *attended = own.attended + at * A;
         for (int h = 0; h < m->heads; h++)
           attend(m, M, keys - M, own.qkv + h * D, f.keys + h * D * L, L, f.values + h * D, A,
-                 own.weights + (at * m->heads + h) * L, m->heads * L,
-                 own.attended + at * A + h * D, A);
+                 weights + h * L, m->heads * L, attended + h * D, A);
       }
       after_attention(m, &of, n, k.x, k.attended, k.middle, k.scales2, f.y, k.gate_up, f.active,
                       rows_from(&f.k, l + 1, first).x);
@@ -330,14 +332,14 @@ typedef struct {
   float *gradients, temperature;
   tree t;
   memory k;
-  int *needed;       // [N], whether a gradient comes to a node
-  int *pair, *next;  // of each node [N] its first output b O + o with a gradient; of each the next
-  float *table;      // of rotations
-  float *turned;     // all matrices, turned
+  int *needed;        // [N], whether a node gets a gradient
+  int *pair, *next;   // of each node [N] its first output b O + o with a gradient; of each the next
+  float *table;       // of rotations
+  float *turned;      // all matrices, turned
   const float *head;  // [V, H] or [H]
   int *path;
-  float *keys, *values, *of_keys, *of_values;                       // of a path
-  float *of_weights;                                                // of a piece, [BLOCK, L]
+  float *keys, *values, *of_keys, *of_values;  // of a path
+  float *of_weights;                           // of a piece, [BLOCK, L]
   float *of_x, *of_y, *y, *of_active, *active, *of_gate_up, *of_attended, *of_logits;  // of a block
 } backward;
 
@@ -358,14 +360,15 @@ static backward backward_in(arena *a, const struct llama_backward *f, float *kep
   float **of_paths[] = {&x.keys, &x.values, &x.of_keys, &x.of_values};
   for (int i = 0; i < 4; i++) *of_paths[i] = floats_in(a, w.A * w.L);
   x.of_weights = floats_in(a, BLOCK * w.L);
-  float **of_blocks[] = {&x.of_x, &x.of_y, &x.y, &x.of_active, &x.active, &x.of_gate_up, &x.of_attended, &x.of_logits};
+  float **of_blocks[] = {&x.of_x,   &x.of_y,       &x.y,           &x.of_active,
+                         &x.active, &x.of_gate_up, &x.of_attended, &x.of_logits};
   const long sizes[] = {w.H, w.H, w.H, w.I, w.I, 2 * w.I, w.A, w.outputs};
   for (int i = 0; i < 8; i++) *of_blocks[i] = floats_in(a, BLOCK * sizes[i]);
   return x;
 }
 
-// Turns all matrices, each in its place among the parameters; an untied head to [V, H], in that of the
-// embedding.
+// Turns all matrices, each in its place among the parameters; an untied head to [V, H], in that of
+// the embedding.
 static void turn_all(backward *x) {
   const llama *m = x->m;
   const int H = m->H, I = m->I, A = (int)width_of_attention(m);
@@ -383,8 +386,8 @@ static void turn_all(backward *x) {
   }
 }
 
-// The gradient of the logits [V] of a node, from its log-probabilities: of the probability of token a, for
-// which output o of a completion has the gradient g, it is g (1 - p) at a and -g p elsewhere.
+// The gradient of the logits [V] of a node from its log-probabilities. An output with gradient g,
+// which is that of token a, contributes g (1 - p) at a and -g p elsewhere.
 static void through_log_softmax(const backward *x, int node, const float *logp, float *of_logits) {
   const int V = x->m->V, O = x->given->O;
   float total = 0, of_entropy = 0;
@@ -396,7 +399,7 @@ static void through_log_softmax(const backward *x, int node, const float *logp, 
   for (int i = 0; i < V; i += WIDTH) {
     const vec l = load_up_to(logp + i, V - i), p = exp_of(l);
     vec slope = all(total);  // what a probability is multiplied by
-    if (of_entropy != 0)  // dH / dz = -p (log p + H)
+    if (of_entropy != 0)     // dH / dz = -p (log p + H)
       slope += of_entropy * (choose(l < all(-1e4f), all(-1e4f), l) + entropy);
     store_up_to(of_logits + i, -p * slope, V - i);
   }
@@ -409,7 +412,7 @@ static void through_log_softmax(const backward *x, int node, const float *logp, 
     store_up_to(of_logits + i, load_up_to(of_logits + i, V - i) / x->temperature, V - i);
 }
 
-// From the gradients of the outputs of nodes [first, first + n): of_y, that of what the head is given, y.
+// Backward pass of the head for nodes [first, first + n): sets of_y, the gradient of its inputs y.
 static void through_head(backward *x, int first, int n) {
   const llama *m = x->m;
   const int H = m->H, V = m->V;
@@ -440,8 +443,8 @@ static void through_head(backward *x, int first, int n) {
   }
 }
 
-// The gradients of queries, keys and values of M nodes of a piece of layer l, and of the keys and values
-// before them, from that of what they attended [M, A].
+// The gradients of queries, keys and values of M nodes of a piece of layer l, and of the keys and
+// values before them, from that of what they attended [M, A].
 static void through_attention(backward *x, int l, int first, int M, const float *of_attended) {
   const int D = x->m->D, heads = x->m->heads, keys = path_to(&x->t, first, M, x->path);
   const long A = x->k.w.A, L = x->k.w.L, ldw = heads * L;
@@ -450,7 +453,8 @@ static void through_attention(backward *x, int l, int first, int M, const float 
   gather(A, keys, x->path, all.qkv, 2 * A, x->values, L, A, x->keys);
   for (int h = 0; h < heads; h++) {
     const float *weights = k.weights + h * L, *of_y = of_attended + h * D;
-    float *of_scores = x->of_weights;
+    const float *query = k.qkv + h * D, *key = x->keys + h * D;
+    float *of_scores = x->of_weights, *of_query = k.of_qkv + h * D;
     product(&(matrices){M, keys, D, of_y, A, 1, x->values + h * D * L, L, of_scores, L, 0});
     for (int r = 0; r < M; r++) {
       const int n = keys - M + r + 1;  // keys of this query
@@ -462,8 +466,8 @@ static void through_attention(backward *x, int l, int first, int M, const float 
       }
       memset(row + n, 0, sizeof(float) * (keys - n));
     }
-    product(&(matrices){M, D, keys, of_scores, L, 1, x->keys + h * D, A, k.of_qkv + h * D, 3 * A, 0});
-    product(&(matrices){keys, D, M, of_scores, 1, L, k.qkv + h * D, 3 * A, x->of_keys + h * D, A, 0});
+    product(&(matrices){M, D, keys, of_scores, L, 1, key, A, of_query, 3 * A, 0});
+    product(&(matrices){keys, D, M, of_scores, 1, L, query, 3 * A, x->of_keys + h * D, A, 0});
     product(&(matrices){keys, D, M, weights, 1, ldw, of_y, A, x->of_values + h * D, A, 0});
   }
   for (int i = 0; i < keys; i++) {
@@ -473,7 +477,7 @@ static void through_attention(backward *x, int l, int first, int M, const float 
   }
 }
 
-// Notes which outputs have a gradient, and which nodes get one: those and all before them.
+// Finds the outputs that have a gradient, and the nodes that get one: theirs and all before these.
 static void find_needed(backward *x, const completions *c, int s) {
   const tree *t = &x->t;
   const int O = x->given->O;
@@ -492,8 +496,8 @@ static void find_needed(backward *x, const completions *c, int s) {
   }
 }
 
-// Adds the gradients that come from n nodes from `first`, a run within a block, to those of the parameters
-// and of the keys and values before them. pieces [from, to) have nodes in the run.
+// Backward pass of nodes [first, first + n), a run within a block: adds to the gradients of the
+// parameters and of the keys and values before the run. Pieces [from, to) have nodes in it.
 static void backward_run(backward *x, int first, int n, int from, int to) {
   const llama *m = x->m;
   const tree *t = &x->t;
@@ -520,10 +524,12 @@ static void backward_run(backward *x, int first, int n, int from, int to) {
     add_outer(n, A, H, k.attended, x->of_x, gradients.out);
     matmul(n, A, H, x->of_x, turned.out, x->of_attended, 0);
     for (int q = from; q < to; q++) {
-      const int begin = t->first[q], end = t->first[q + 1] < first + n ? t->first[q + 1] : first + n;
+      const int begin = t->first[q], next = t->first[q + 1];
+      const int end = next < first + n ? next : first + n;
       through_attention(x, l, begin, end - begin, x->of_attended + (long)(begin - first) * A);
     }
-    for (int i = 0; i < n; i++) rotate(m, x->table, t->position[first + i], 1, k.of_qkv + i * 3L * A);
+    for (int i = 0; i < n; i++)
+      rotate(m, x->table, t->position[first + i], 1, k.of_qkv + i * 3L * A);
     normalize_again(n, H, k.x, of.norm1, k.scales1, x->y);
     add_outer(n, H, 3 * A, x->y, k.of_qkv, gradients.qkv);
     matmul(n, H, 3 * A, k.of_qkv, turned.qkv, x->of_y, 0);
@@ -554,7 +560,7 @@ static void backward_seed(const void *given, int s, float *scratch) {
   turn_all(&x);
   for (int l = 0; l < m->layers; l++)  // keys and values get gradients from all that follow them
     memset(rows_from(&x.k, l, 0).of_qkv, 0, sizeof(float) * t->count * 3 * x.k.w.A);
-  // Runs of needed nodes from the last to the first: what follows a node is computed before it.
+  // Runs of needed nodes, the last first: a node comes after all that follow it in a completion.
   for (int end = t->count, to = t->pieces; end > 0;) {
     int first = end;
     while (first > (end - 1) / BLOCK * BLOCK && x.needed[first - 1]) first--;

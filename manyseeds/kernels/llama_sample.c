@@ -5,33 +5,33 @@
 
 struct llama_sample {
   int S, B, P, T, threads;
-  int end, greedy;                // end: the token behind which nothing follows
+  int end, greedy;  // end: the token that ends a completion
   const llama *model;
   const int64_t *prompts;         // [S, B, P], padded on the left
   const int64_t *prompt_lengths;  // [S, B], at least 1
   const float *uniforms;          // [S, B, T], in [0, 1)
   const float *temperatures;      // [S]
-  int64_t *tokens;                // [S, B, T], 0 behind the end; likewise:
+  int64_t *tokens;                // [S, B, T], 0 after the end, as in
   float *logprobs, *entropies;    // [S, B, T]
   int64_t *lengths;               // [S, B]
   unsigned char *ended;           // [S, B], 0 where the completion was cut off
 };
 
-// What a seed's completions are sampled with. Completions with equal tokens so far have one history, and it
-// has a slot: the keys [A, L], turned, and values [L, A] of each layer.
+// What a seed's completions are sampled with. Completions with equal tokens so far have one
+// history, and it has a slot: the keys [A, L], turned, and values [L, A] of each layer.
 typedef struct {
   const llama *m;
-  const float *p, *head;  // of the seed; head: [H, V]
-  long A, L;              // L: positions, padded
-  float *table;           // of rotations
-  float *turned;          // the embedding as the head
-  float *slots;           // [B, layers, 2, A L]
-  int *slot, *token, *position;       // [B], of each history; what it reads next, and where
-  int *of;                            // [B], of each completion its history; -1: it has ended
+  const float *p, *head;         // of the seed; head: [H, V]
+  long A, L;                     // L: positions, padded
+  float *table;                  // of rotations
+  float *turned;                 // the embedding as the head
+  float *slots;                  // [B, layers, 2, A L]
+  int *slot, *token, *position;  // [B], of each history; what it reads next, and where
+  int *of;                       // [B], of each completion its history; -1: it has ended
   int *next_slot, *next_token, *parent, *sibling;  // [B], of the histories that follow
-  int *child;                         // [B], of each history the last that follows it
-  int *unused;                        // [B], slots
-  float *outputs, *cumulative;        // [B, V], of each history: log-probabilities, and summed up
+  int *child;                                      // [B], of each history the last that follows it
+  int *unused;                                     // [B], slots
+  float *outputs, *cumulative;  // [B, V], of each history: log-probabilities, and summed up
   float *x, *middle, *y, *scales, *qkv, *attended, *gate_up, *active, *weights;  // of a block
 } sampler;
 
@@ -42,8 +42,8 @@ static sampler sampler_in(arena *a, const struct llama_sample *g) {
   x.table = floats_in(a, (g->P + g->T) * 2L * m->half);
   x.turned = m->tied ? floats_in(a, H * V) : 0;
   x.slots = floats_in(a, B * m->layers * 2 * x.A * x.L);
-  int **of_histories[] = {&x.slot,   &x.token,   &x.position, &x.of,    &x.next_slot, &x.next_token,
-                          &x.parent, &x.sibling, &x.child,    &x.unused};
+  int **of_histories[] = {&x.slot,       &x.token,  &x.position, &x.of,    &x.next_slot,
+                          &x.next_token, &x.parent, &x.sibling,  &x.child, &x.unused};
   for (int i = 0; i < 10; i++) *of_histories[i] = ints_in(a, B);
   x.outputs = floats_in(a, B * V);
   x.cumulative = floats_in(a, B * V);
@@ -67,7 +67,7 @@ INLINE float *values_in(const sampler *x, int slot, int l) {
   return keys_in(x, slot, l) + x->A * x->L;
 }
 
-// A history that parts from another has the same past.
+// Copies the keys and values of the first positions to the slot of a new history.
 static void copy_slot(const sampler *x, int from, int to, int positions) {
   const long A = x->A, L = x->L;
   for (int l = 0; l < x->m->layers; l++) {
@@ -78,8 +78,9 @@ static void copy_slot(const sampler *x, int from, int to, int positions) {
   }
 }
 
-// Histories [first, first + n), a block at most, read their tokens; with `asked` their outputs are logits.
-static void read_tokens(const sampler *x, int first, int n, int asked) {
+// Histories [first, first + n), a block at most, read their tokens. with_outputs: and get their
+// logits.
+static void read_tokens(const sampler *x, int first, int n, int with_outputs) {
   const llama *m = x->m;
   const int H = m->H, D = m->D, heads = m->heads;
   const long A = x->A, L = x->L;
@@ -101,14 +102,14 @@ static void read_tokens(const sampler *x, int first, int n, int asked) {
     after_attention(m, &of, n, x->x, x->attended, x->middle, x->scales, x->y, x->gate_up, x->active,
                     x->x);
   }
-  if (!asked) return;
+  if (!with_outputs) return;
   normalize(n, H, m->eps, x->x, norm_of_output(m, x->p), x->scales, x->y);
   matmul(n, m->V, H, x->y, x->head, x->outputs + (long)first * m->V, 0);
 }
 
-static void read_all(const sampler *x, int histories, int asked) {
+static void read_all(const sampler *x, int histories, int with_outputs) {
   for (int i = 0; i < histories; i += BLOCK)
-    read_tokens(x, i, histories - i < BLOCK ? histories - i : BLOCK, asked);
+    read_tokens(x, i, histories - i < BLOCK ? histories - i : BLOCK, with_outputs);
 }
 
 // The first token whose cumulative probability exceeds u: no token of probability 0.
@@ -125,8 +126,8 @@ static int likeliest(int V, const float *logp) {
   return best;
 }
 
-// Reads the prompts of a seed, equal ones once, and notes the history of each completion. Returns how many
-// histories there are.
+// Reads the prompts of a seed, equal ones once, and sets the history of each completion. Returns
+// the number of histories.
 static int read_prompts(const struct llama_sample *g, int s, const sampler *x) {
   const int64_t *lengths = g->prompt_lengths + (long)s * g->B;
   const int64_t *ends = g->prompts + ((long)s * g->B + 1) * g->P;  // of row b: ends + b P
@@ -137,7 +138,8 @@ static int read_prompts(const struct llama_sample *g, int s, const sampler *x) {
       if (lengths[b] != length) continue;
       const size_t size = sizeof(int64_t) * length;
       int i = longer;
-      while (i < count && memcmp(ends + (long)b * g->P - length, ends + (long)row[i] * g->P - length, size))
+      while (i < count &&
+             memcmp(ends + (long)b * g->P - length, ends + (long)row[i] * g->P - length, size))
         i++;
       if (i == count) row[count++] = b;
       x->of[b] = i;
@@ -155,8 +157,8 @@ static int read_prompts(const struct llama_sample *g, int s, const sampler *x) {
   return count;
 }
 
-// Gives the `next` histories that follow n others their slots: the first that follows another takes over
-// its slot, further ones get a copy. Returns how many slots are unused.
+// Replaces n histories by the `next` ones that follow them: the first successor of a history takes
+// over its slot, others get a copy. Returns the number of unused slots.
 static int part(const sampler *x, int n, int next, int unused) {
   for (int i = 0; i < n; i++)
     if (x->child[i] < 0) x->unused[unused++] = x->slot[i];
@@ -238,7 +240,8 @@ static void sample_seed(const void *given, int s, float *scratch) {
 
 int llama_sample(const struct llama_sample *g) {
   for (long row = 0; row < (long)g->S * g->B; row++)
-    if (!are_tokens(g->model, g->prompts + row * g->P, g->prompt_lengths[row], 1, g->P, 1)) return 2;
+    if (!are_tokens(g->model, g->prompts + row * g->P, g->prompt_lengths[row], 1, g->P, 1))
+      return 2;
   arena a = {0};
   sampler_in(&a, g);
   return for_each(g->S, g->threads, a.used, sample_seed, g);

@@ -515,6 +515,20 @@ def test_a_token_or_length_out_of_range_is_an_error(field: int, value: int) -> N
             sample(case.model, *prompts_of(case, 5), END)
 
 
+def test_a_model_with_another_head_is_an_error() -> None:
+    """C would read what is not there."""
+    case = Case(SHAPES["untied"], S=2)
+    with pytest.raises(RuntimeError):
+        scalars(case.model, case.completions)
+    case = Case(SHAPES["untied"], S=2, scalar=True)
+    with pytest.raises(ValueError, match="scalar head"):
+        logprobs(case.model, case.completions, 1.0)
+    with pytest.raises(ValueError, match="scalar head"):
+        sample(case.model, *prompts_of(case, 5), END)
+    with pytest.raises(ValueError, match="head_size 3 is odd"):
+        SeedLlama(1, 5, 6, 6, 1, 2)
+
+
 def test_nothing_to_compute() -> None:
     case = Case(SHAPES["odd"], S=2, B=5)
     case.completions.lengths.zero_()
