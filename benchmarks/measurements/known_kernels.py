@@ -7,8 +7,9 @@ A kernel is used only while the functions that it replaces, and all that these c
 and its C code too (manyseeds/kernels/guard.py). Run this after a change of such a function that
 keeps its meaning, such as another name, after the same change in C, and after any other change in
 C. A few updates of every algorithm, in every environment, and with every choice that its flags
-have, are compared first: as all kernels compute them, then without those, so that the ones within
-them are asked for, and so on. Where C and PyTorch differ, nothing is written.
+have, and of small language models are compared first: as all kernels compute them, then without
+those, so that the ones within them are asked for, and so on. Where C and PyTorch differ, nothing is
+written.
 
 What a kernel stands for is what the guards came across then. A smaller version (a policy without
 statistics of observations, say) is part of a larger one.
@@ -28,6 +29,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unittest import mock
 
 import numpy as np
+import torch
 
 from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
@@ -36,6 +38,8 @@ from manyseeds.envs.kernels import GUARDS
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import evaluate
 from manyseeds.kernels.guard import C_CODE, HERE, Guard, looking_by_iteration
+from manyseeds.llama import Completions, SeedLlama, logprobs, sample, scalars
+from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.configurations import RowRun
 from manyseeds.runs.planning import PlanningConfig, PlanningRun
@@ -44,6 +48,9 @@ from manyseeds.writing import write_json
 
 FILE = HERE / "known.json"
 USUAL = "CartPole-v1"
+LLAMA = (
+    "llama"  # language models, in the place of an algorithm; what they put out is their environment
+)
 # What brings everything into a training that one can have, where an algorithm has the flag.
 RICH: dict[str, Any] = {
     **{"normalize_obs": True, "normalize_reward": True, "noise_std": 0.1},
@@ -61,6 +68,7 @@ class Config:
 
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Algorithms, and the settings of short trainings that use all that they have."""
+    yield from ((LLAMA, {"env": env}) for env in ("tied", "untied", "scalar"))
     for algo in catalog.names("algos"):
         config = catalog.module("algos", algo).Config
         small = {x.name: RICH[x.name] for x in fields(config) if x.name in RICH}
@@ -83,6 +91,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
     """What a training of two seeds ends with: weights, and metrics of its updates."""
+    if algo == LLAMA:
+        return outcome_of_llama(settings["env"])
     module = catalog.module("algos", algo)
     config = module.Config(quiet=True, **settings)
     if isinstance(config, PlanningConfig):
@@ -96,6 +106,36 @@ def outcome(algo: str, settings: dict[str, Any]) -> list[np.ndarray]:
     for greedy in (True, False):  # what it reaches may hang on the last bit of a number
         evaluate(config.make_env(), policy, [0, 1], 2, greedy)
     return [*weights, *metrics]
+
+
+def outcome_of_llama(
+    kind: str, S: int = 2, V: int = 11, H: int = 12, heads: int = 3, B: int = 6, T: int = 5
+) -> list[np.ndarray]:
+    """What small language models put out, and their weights after two steps.
+
+    S seeds, B completions per seed, prompts and completions of up to T tokens.
+    """
+    generator = torch.Generator().manual_seed(0)
+    model = SeedLlama(S, V, H, 4 * H, 2, heads, tied=kind == "tied", scalar=kind == "scalar")
+    model.flat.data.normal_(generator=generator).mul_(0.5)
+    tokens = torch.randint(V, (2, S, B, T), generator=generator)
+    lengths = torch.randint(1, T + 1, (2, S, B), generator=generator)
+    completions = Completions(tokens[0], lengths[0], tokens[1], lengths[1])
+    optimizer, found = SeedAdam(model), list[torch.Tensor]()
+    for _ in range(2):
+        if kind == "scalar":
+            outputs = scalars(model, completions)
+        else:
+            outputs, entropies = logprobs(model, completions, 1.5)
+            found.append(entropies)
+        outputs.square().sum().backward()
+        optimizer.step(0.01, 1.0)
+        found.append(outputs)
+    if kind != "scalar":
+        uniforms = torch.rand(S, B, T, generator=generator)
+        for greedy in (False, True):
+            found += sample(model, tokens[0], lengths[0], uniforms, 3, 1.5, greedy)
+    return [x.detach().numpy().copy() for x in (*found, model.flat)]
 
 
 @dataclass
@@ -165,12 +205,17 @@ def found_now(compare: bool = False) -> tuple[Found, list[str]]:
 def slower(algo: str, env: str, without: set[str]) -> float:
     """How many times as long a training takes without some kernels: the median of five pairs.
 
-    Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread.
+    Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread; of language
+    models at the sizes of the embedded one.
     """
-    module: Any = catalog.module("algos", algo)
+    module: Any = None if algo == LLAMA else catalog.module("algos", algo)
 
     def seconds(total_timesteps: int = 10_240) -> float:
         """Processor time of a training."""
+        if algo == LLAMA:
+            began = time.process_time()
+            outcome_of_llama(env, S=10, V=103, H=64, heads=4, B=64, T=22)
+            return time.process_time() - began
         early = {"learning_starts": 0} if algo == "dqn" else {}
         config = module.Config(env=env, total_timesteps=total_timesteps, quiet=True, **early)
         run = RowRun([config] * 10, list(range(10)), curves=False)

@@ -17,6 +17,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -329,8 +330,9 @@ def test_the_cpu_is_part_of_the_key() -> None:
 # -O1 compiles in a fifth of the time. It stands last, where it wins over our own -O3.
 SANITIZED = """unset LD_PRELOAD
 exec gcc "$@" -O1 -fsanitize=address,undefined -fno-sanitize-recover -g {}"""
-VECTORS = [  # what uses networks and optimizers
+VECTORS = [  # what uses networks, language models and optimizers
     "foundation/test_kernels.py",
+    "foundation/test_llama.py",
     "envs/test_rollout.py",
     *(f"algos/test_{name}.py" for name in ("objective", "episode_updates", "dqn", "trpo", "pqn")),
 ]
@@ -389,6 +391,32 @@ def test_no_sanitizer_reports_anything(tmp_path: Path, less: str) -> None:
     assert "skipped" not in output
     assert "runtime error" not in output
     assert "AddressSanitizer" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names instructions of x86")
+def test_every_build_computes_language_models_to_the_same_bits(tmp_path: Path) -> None:
+    """By both compilers, with and without AVX-512."""
+    program = "import sys, torch; from tests.foundation.test_llama import trained; "
+    program += "torch.save(trained(), sys.argv[1]); "
+    program += "from manyseeds import kernels; print(kernels.execution()['instructions'])"
+    compilers = [name for name in ("gcc", "clang") if shutil.which(name)]
+    found, instructions = [], set()
+    for compiler, cpu in product(compilers, ("native", "haswell")):
+        settings = {"CC": f"{compiler} -march={cpu}", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "found")],
+            cwd=ROOT,
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        instructions.add(done.stdout.strip())
+        found.append(torch.load(tmp_path / "found"))
+    assert "AVX2" in instructions
+    for other in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(other, found[0], strict=True))
 
 
 @pytest.mark.slow
