@@ -486,10 +486,7 @@ PAIR = [1.0, 2.0]
         (lambda: parity([1.0, np.nan], PAIR, 0, 1), "not finite"),
         (lambda: parity(PAIR, PAIR, 0, 1, margin=0), "margin"),
         (lambda: stats.paired_parity(PAIR, [1.0, 2.0, 3.0], 0, 1), "got 2 and 3"),
-        *(
-            (lambda bad=bad: stats.holm(bad), "in \\[0, 1\\]")
-            for bad in ([-0.1], [1.1], [[0.1]])
-        ),
+        *((lambda bad=bad: stats.holm(bad), "in \\[0, 1\\]") for bad in ([-0.1], [1.1], [[0.1]])),
     ],
 )
 def test_what_cannot_be_used_is_refused(call: Callable[[], object], error: str) -> None:
