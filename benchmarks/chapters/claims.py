@@ -1,7 +1,7 @@
 """The page of what papers on control claim: an experiment and a verdict for each claim.
 
 Reads the runs of `python benchmarks/sweep.py --suite claims`, those of the algorithms' presets and
-the published searches. The rules below were written before the runs of the suite were trained.
+the published searches. ABOUT says which rules were written before the runs that they judge.
 """
 
 from __future__ import annotations
@@ -84,12 +84,8 @@ Find = Callable[..., Result | None]  # the run of an algorithm on an environment
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """The claims that there are runs for; nothing without any."""
-
-    def find(algo: str, env: str, **settings: Any) -> Result | None:
-        return run_of(Cell(algo, env, 30, settings=settings), results)
-
     sections = {
-        "Without a critic": [*without_critic(find)],
+        "Without a critic": [*without_critic(finder(results))],
         "Replicas": [
             *section_of(find_file(folder, "replicas.json"), replicas.STORED, averaged_replicas)
         ],
@@ -102,6 +98,15 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
         "Seeds": [*few_seeds(results)],
     }
     yield from with_outcome(sections, "claim", ABOUT)
+
+
+def finder(results: Sequence[Result]) -> Find:
+    """What finds a run of ours among these, by algorithm, environment and settings."""
+
+    def find(algo: str, env: str, **settings: Any) -> Result | None:
+        return run_of(Cell(algo, env, 30, settings=settings), results)
+
+    return find
 
 
 ABOUT = (
@@ -561,7 +566,7 @@ def is_preset(run: Result) -> bool:
     if run.algo not in catalog.names("algos"):
         return False
     presets = catalog.module("algos", run.algo).PRESETS
-    return run.spec.id in presets and run_of(Cell(run.algo, run.spec.id, 30), [run]) is not None
+    return run.spec.id in presets and finder([run])(run.algo, run.spec.id) is not None
 
 
 def middle_half(runs: Sequence[Result]) -> Iterator[Block]:

@@ -16,7 +16,7 @@ import numpy as np
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.ablations import value_text
 from manyseeds.benchmarks.chapters.blocks import OURS, Block, Claim, Table, Text
-from manyseeds.benchmarks.chapters.claims import Find, contrasts_of, with_outcome
+from manyseeds.benchmarks.chapters.claims import Find, contrasts_of, finder, with_outcome
 from manyseeds.benchmarks.chapters.differences import (
     Compared,
     claim_word,
@@ -32,10 +32,8 @@ from manyseeds.benchmarks.experiments.suite import (
     ONE_STEP,
     STEADIER,
     UNTRAINED_CRITIC,
-    Cell,
 )
 from manyseeds.benchmarks.measurements import goal_first
-from manyseeds.benchmarks.store.comparison import run_of
 from manyseeds.benchmarks.store.results import Result
 from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.record import plural
@@ -44,10 +42,7 @@ from manyseeds.stats import Estimate, Floats
 
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """The statements that there are runs for; nothing without any."""
-
-    def find(algo: str, env: str, **settings: Any) -> Result | None:
-        return run_of(Cell(algo, env, 30, settings=settings), results)
-
+    find = finder(results)
     sections = {
         "GRPO on MountainCar-v0": [*without_signal(find, folder)],
         "REINFORCE on Pendulum-v1": [*few_steps(find)],

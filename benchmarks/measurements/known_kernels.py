@@ -48,9 +48,8 @@ from manyseeds.writing import write_json
 
 FILE = HERE / "known.json"
 USUAL = "CartPole-v1"
-LLAMA = (
-    "llama"  # language models, in the place of an algorithm; what they put out is their environment
-)
+# Language models, in the place of an algorithm; what they put out is their environment.
+LLAMA = "llama"
 # What brings everything into a training that one can have, where an algorithm has the flag.
 RICH: dict[str, Any] = {
     **{"normalize_obs": True, "normalize_reward": True, "noise_std": 0.1},
