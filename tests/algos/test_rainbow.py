@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import random
 from collections import Counter as Counts
-from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -114,8 +113,7 @@ def settings_of(k: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("k", range(8))
-@pytest.mark.parametrize("computed", ["C", "torch"])
-def test_without_its_parts_an_update_is_dqns(k: int, computed: str) -> None:
+def test_without_its_parts_an_update_is_dqns(k: int) -> None:
     """To the bit, on the same memory and draws: three steps of two seeds."""
     config = rainbow.Config(**{**settings_of(k), **OFF, "adam_eps": 1e-8})
     names = {field.name for field in dataclasses.fields(dqn.Config)}
@@ -126,7 +124,7 @@ def test_without_its_parts_an_update_is_dqns(k: int, computed: str) -> None:
     # Without the column of truncations.
     replay.rows, replay.added = ours.replay.rows[..., :-1].contiguous(), ours.replay.added.clone()
     draws, noise = drawn(config, 3, ours.net)
-    with kernels.off() if computed == "torch" else nullcontext():
+    with kernels.off():
         expected = dqn.update(net, target, optimizer, replay, draws, plain)
         found = rainbow.update(*ours, draws, noise, torch.tensor(0.0), config)
     assert found.keys() == expected.keys()
@@ -136,14 +134,11 @@ def test_without_its_parts_an_update_is_dqns(k: int, computed: str) -> None:
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("computed", ["C", "torch"])
-def test_without_its_parts_a_training_is_dqns(
-    computed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_parts_a_training_is_dqns(monkeypatch: pytest.MonkeyPatch) -> None:
     """It draws nothing more, and explores by the same epsilon."""
     settings = {"total_timesteps": 300, "learning_starts": 60, "train_freq": 8, "num_envs": 2}
-    settings |= {"batch_size": 7, "target_update_interval": 50, "hidden": (16,)}
-    with kernels.off() if computed == "torch" else nullcontext():
+    settings |= {"batch_size": 8, "target_update_interval": 50, "hidden": (16,)}
+    with kernels.off():
         ours, _ = train_on("CartPole-v1", monkeypatch, **settings, **OFF)
         plain, _ = probes.train_on(dqn, "CartPole-v1", monkeypatch, seeds=2, **settings)
     for name, x in plain.state_dict().items():
@@ -803,9 +798,6 @@ def test_noise_explores(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"atoms": 1}, "--atoms 1"),
         ({"v_min": 1.0, "v_max": 1.0}, "--v-min 1.0"),
-        ({"v_min": 0.0, "v_max": 1e-40}, "--v-max 1e-40: atoms must be"),
-        ({"v_min": -3e38, "v_max": 3e38}, r"--v-max 3e\+38: atoms must be"),
-        ({"distribution": "c51"}, "'c51': must be one of none, categorical, quantile"),
         ({"gradient_steps": 0}, "--gradient-steps 0"),
     ],
 )
