@@ -325,7 +325,7 @@ def update(
         of_critic.sum().backward()
         critic_optimizer.step(config.learning_rate)
 
-        # By the critic after its step, as SB3.
+        # By the critic after its step, as in SB3.
         of_actor = actor_loss(critic(batch.obs, actor(batch.obs)))
         set_gradients(actor, of_actor)
         actor_optimizer.step(config.learning_rate)
@@ -400,7 +400,7 @@ def train(config: Config, run: Run) -> Actor:
             noise = streams.uniform(F, N, actor.action_size)
         else:
             noise = exploration.draw(streams, F)
-        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
+        # As in SB3: F steps, then G gradient steps once more than learning_starts have passed.
         timestep += config.block
         G = config.updates if timestep > config.learning_starts else 0
         state, obs, metrics = iteration(

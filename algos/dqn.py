@@ -127,8 +127,8 @@ class Config(ControlConfig):
             )
         if self.total_timesteps <= self.learning_starts:
             raise UsageError(
-                f"--learning-starts {self.learning_starts}: must be below total_timesteps = "
-                f"{self.total_timesteps}"
+                f"--total-timesteps {self.total_timesteps}: must be more than learning_starts = "
+                f"{self.learning_starts}"
             )
 
 
@@ -366,7 +366,7 @@ def train(config: Config, run: Run) -> QNetwork:
     run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
-        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
+        # As in SB3: F steps, then G gradient steps once more than learning_starts have passed.
         learns = timestep > config.learning_starts
         epsilon = from_host(next(schedule), run.device)
         # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.

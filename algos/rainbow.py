@@ -25,11 +25,12 @@ prioritized (Schaul et al., 2016), p = 1e-6 + |y - Q|, or KL(m || p), or the L o
 noisy (Fortunato et al., 2018, eqs. 10 and 11), in the place of epsilon:
     w = mu + sigma f(e_in) f(e_out)^T, b = mu + sigma f(e_out), f(x) = sgn(x) sqrt |x|      (9)
 
-Differences from the paper: the rhythm and Adam of DQN's presets; V and A are networks of their own
-that share no layer; all layers are noisy. The noise is drawn anew for each round of F steps, and
-for each gradient step: one sample for the network, at s and s', another one for the target network.
-Evaluations use the means of the weights. Without the other parts, n_steps are SB3's DQN (see
-algos/dqn.py for the differences), and quantiles are sb3-contrib's QR-DQN.
+Differences from the paper: updates are as frequent as in DQN's presets, with their Adam; V and A
+are networks of their own that share no layer; all layers are noisy. The noise is drawn anew for
+each round of F steps, and for each gradient step: one sample for the network, at s and s', another
+one for the target network. Evaluations use the means of the weights. Without the other parts,
+n_steps are SB3's DQN (see algos/dqn.py for the differences), and quantiles are sb3-contrib's
+QR-DQN.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
@@ -179,14 +180,16 @@ class Config(ControlConfig):
             )
         if self.total_timesteps <= self.learning_starts:
             raise UsageError(
-                f"--learning-starts {self.learning_starts}: must be below total_timesteps = "
-                f"{self.total_timesteps}"
+                f"--total-timesteps {self.total_timesteps}: must be more than learning_starts = "
+                f"{self.learning_starts}"
             )
         if self.distribution == "categorical":
             if self.atoms < 2:
                 raise UsageError(f"--atoms {self.atoms}: a categorical distribution needs 2")
             if self.v_min >= self.v_max:
                 raise UsageError(f"--v-min {self.v_min}: must be below v_max = {self.v_max}")
+            if not 1e-30 < (self.v_max - self.v_min) / (self.atoms - 1) < 1e30:
+                raise UsageError(f"--v-max {self.v_max}: atoms must be 1e-30 to 1e30 apart")
 
 
 # ---- Networks ----------------------------------------------------------------------------------
@@ -654,7 +657,7 @@ def train(config: Config, run: Run) -> QNetwork:
     run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
-        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
+        # As in SB3: F steps, then G gradient steps once more than learning_starts have passed.
         G = config.updates if timestep > config.learning_starts else 0
         epsilon = from_host(next(schedule), run.device)
         # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.

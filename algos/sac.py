@@ -92,7 +92,7 @@ class Config(ControlConfig):
     tau: PerRow[Fraction] = 0.005
     """Polyak coefficient of the target critics' update after each gradient step."""
     alpha: PerRow[NonNegative] = 0.0
-    """Weight of the entropy (0: learned, from 1 on)."""
+    """Weight of the entropy (0: learned; it begins at 1)."""
     target_entropy: PerRow[Annotated[float, Range(-20, 20)]] = -1.0
     """Entropy per component of an action, H / D, that alpha is learned for."""
     noise_type: Literal["normal", "ornstein-uhlenbeck"] = "normal"
@@ -403,7 +403,7 @@ def update(
         of_critics.sum().backward()
         critic_optimizer.step(config.learning_rate)
 
-        # By the critics after their step, as SB3.
+        # By the critics after their step, as in SB3.
         actions, logprobs = actor(batch.obs).sample(normals[:, 0])
         of_actor = actor_loss(logprobs, critics(batch.obs, actions), alpha)
         set_gradients(actor, of_actor)
@@ -489,7 +489,7 @@ def train(config: Config, run: Run) -> Actor:
         else:
             player, noise = "policy", actor.draw(streams, F, N)
         timestep += config.block
-        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
+        # As in SB3: F steps, then G gradient steps once more than learning_starts have passed.
         G = config.updates if timestep > config.learning_starts else 0
         state, obs, metrics = iteration(
             state,

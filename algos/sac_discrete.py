@@ -90,7 +90,7 @@ class Config(ControlConfig):
     tau: PerRow[Fraction] = 0.005
     """Polyak coefficient of the target critics' update after each gradient step."""
     alpha: PerRow[NonNegative] = 0.0
-    """Weight of the entropy (0: learned, from 1 on)."""
+    """Weight of the entropy (0: learned; it begins at 1)."""
     target_entropy: PerRow[Fraction] = 0.98
     """Share of the greatest entropy, H / log(A), that alpha is learned for."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
@@ -332,7 +332,7 @@ def update(
         of_critics.sum().backward()
         critic_optimizer.step(config.learning_rate)
 
-        # By the critics after their step, as SB3's SAC. All that depends on the actor is pi: the
+        # By the critics after their step, as in SB3's SAC. All that depends on the actor is pi: the
         # gradient does not go through the critics.
         with torch.no_grad():
             all_q_values = critics(batch.obs)
@@ -403,7 +403,7 @@ def train(config: Config, run: Run) -> Actor:
     while timestep < config.total_timesteps:
         random = timestep < config.learning_starts
         timestep += config.block
-        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
+        # As in SB3: F steps, then G gradient steps once more than learning_starts have passed.
         G = config.updates if timestep > config.learning_starts else 0
         draw = uniform.draw if random else actor.draw
         # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.

@@ -432,7 +432,7 @@ def train(config: Config, run: Run) -> Actor:
             noise = streams.uniform(F, N, actor.action_size)
         else:
             noise = exploration.draw(streams, F)
-        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
+        # As in SB3: F steps, then G gradient steps once more than learning_starts have passed.
         taken = config.updates * config.rounds(timestep)
         timestep += config.block
         G = config.updates if timestep > config.learning_starts else 0

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
+
 from manyseeds import room
 from manyseeds.cli import ControlConfig
 from manyseeds.digest import boundary
@@ -79,9 +81,9 @@ def make(
         usable = [name for name, build in NATIVE.items() if build().spec.continuous]
         needs = f"this algorithm needs continuous actions, as {', '.join(usable)}"
         raise UsageError(f"--env {env_id}: {needs}")
-    pairs = zip(env.spec.action_low, env.spec.action_high, strict=True)
-    if actions == "continuous" and not (bounded(env) and all(low < high for low, high in pairs)):
-        raise UsageError(f"--env {env_id}: this algorithm needs actions between two bounds")
+    if actions == "continuous" and not (bounded(env) and spans(env)):
+        needs = "this algorithm needs actions between two bounds, as numbers of 32 bits"
+        raise UsageError(f"--env {env_id}: {needs}")
     return one_hot(env) if observations == "vector" and env.spec.obs_size is None else env
 
 
@@ -113,6 +115,13 @@ def one_hot(env: Env) -> Env:
 def bounded(env: Env) -> bool:
     """Whether all components of its actions have bounds."""
     return all(map(math.isfinite, env.spec.action_low + env.spec.action_high))
+
+
+def spans(env: Env) -> bool:
+    """Whether float32 tells the bounds of each component apart, and holds twice their distance."""
+    low, high = (torch.tensor(x) for x in (env.spec.action_low, env.spec.action_high))
+    width = 2 * (high - low)
+    return bool(((width > 0) & width.isfinite()).all())
 
 
 @boundary

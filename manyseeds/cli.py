@@ -368,13 +368,17 @@ def flag(name: str) -> str:
 
 
 def check_ranges(config: Any) -> None:
-    """Raise UsageError for a field outside the Range it is annotated with, or beyond float32."""
+    """Raise UsageError for a field that is none of its words, outside its Range or float32."""
     for name, hint in hints_of(config.__class__).items():
         value = getattr(config, name)
         if get_origin(hint) is tuple:
             hint, values = get_args(hint)[0], value
         else:
             values = (value,)
+        kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            words = ", ".join(map(str, get_args(kind)))
+            raise UsageError(f"{flag(name)} {value!r}: must be one of {words}")
         for allowed in getattr(hint, "__metadata__", ()):
             for x in values:
                 if isinstance(allowed, Range) and x not in allowed:

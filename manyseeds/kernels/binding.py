@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 NUMBERS = {"int": ctypes.c_int, "long": ctypes.c_long, "double": ctypes.c_double}
+LIMIT = 2**31  # of what an int of C holds
 DTYPES = {
     "float": torch.float32,
     "double": torch.float64,
@@ -68,7 +69,7 @@ class Struct:
     def __call__(self, **given: Any) -> ctypes.Structure:
         """The struct with these fields, which are checked; it keeps what it points to alive.
 
-        Raises TypeError and ValueError.
+        Raises TypeError and ValueError, and CannotTake for a number that C cannot hold.
         """
         kept, values = self._checks(**given)
         filled: ctypes.Structure = self._type(*values)
@@ -87,6 +88,10 @@ class Struct:
         lines = [f"def checks(*, {arguments}):", " kept = []"]
         if "threads" in names:
             lines.append(" threads = threads or get_num_threads()")
+        whole = [x.name for x in self.fields if x.number is ctypes.c_int and x.name != "threads"]
+        if whole:  # ctypes would drop what does not fit
+            fits = " and ".join(f"-LIMIT <= {x} < LIMIT" for x in whole)
+            lines.append(f" if not ({fits}): raise too_large({', '.join(whole)})")
         for i, shape in enumerate(shapes):
             lines.append(f" size_{i} = {'*'.join(f'({x})' for x in shape.split(','))}")
         known: dict[str, Any] = {
@@ -94,6 +99,8 @@ class Struct:
             "Structure": ctypes.Structure,
             "addressof": ctypes.addressof,
             "constant": _constant,
+            "LIMIT": LIMIT,
+            "too_large": too_large,
             "other_seeds": other_seeds,
             "seeds_of": seeds_of,
             "get_num_threads": torch.get_num_threads,
@@ -164,6 +171,11 @@ def seeds_of(filled: ctypes.Structure, otherwise: int) -> int:
 
 def other_seeds(name: str) -> CannotTake:
     return CannotTake(f"{name}: of another number of seeds than what it is computed with")
+
+
+def too_large(*given: int) -> CannotTake:
+    most = max(given, key=abs)
+    return CannotTake(f"{most:,} is too large for 32 bits")
 
 
 class Kernel:

@@ -258,6 +258,17 @@ def test_the_policy_moves_at_each_third_step() -> None:
     assert moved == [False, False, True, False, False, True, False]
 
 
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+def test_a_delay_beyond_32_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    """C would read it as 0 and divide by it: PyTorch computes, and the policy stands still."""
+    learner = learner_of(td3, config := td3.Config(hidden=(8,), batch_size=5, policy_delay=2**32))
+    before = copy.deepcopy(state_of(learner))
+    update(td3, learner, drawn(td3, 3, 5), config, before=2**32 - 4)
+    assert "4,294,967,296 is too large for 32 bits" in capsys.readouterr().err
+    pairs = zip(before[:4], state_of(learner)[:4], strict=True)  # the policy's parameters
+    assert all(torch.equal(x, y) for x, y in pairs)
+
+
 @BOTH
 @pytest.mark.usefixtures("computed")
 def test_a_value_that_is_no_number_stays_one(algo: Any) -> None:

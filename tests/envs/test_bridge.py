@@ -764,3 +764,15 @@ def test_an_id_may_name_the_module_that_registers_it(
     message = refusal("bridge_no_module:mine/Pole-v3")
     assert message.startswith("--env 'bridge_no_module:mine/Pole-v3': cannot import bridge_no_mod")
     assert message.endswith("; install it, or add its folder to PYTHONPATH")
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1e39, 1e39), (-3e38, 3e38), (1e10, 1e10 + 1), (0.0, 1e-46), (-INF, 1.0)]
+)
+def test_actions_are_squashed_only_between_bounds_that_float32_holds(
+    low: float, high: float
+) -> None:
+    """Others would be NaN in the memory, and all that is learned from it."""
+    name = register("Boxed", action_space=spaces.Box(low, high, (1,), np.float64))
+    with pytest.raises(UsageError, match="needs actions between two bounds"):
+        envs.make(name, actions="continuous")
