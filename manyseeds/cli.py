@@ -376,14 +376,13 @@ def check_ranges(config: Any) -> None:
         else:
             values = (value,)
         kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            words = ", ".join(map(str, get_args(kind)))
-            raise UsageError(f"{flag(name)} {value!r}: must be one of {words}")
-        for allowed in getattr(hint, "__metadata__", ()):
-            for x in values:
+        for x in values:
+            if get_origin(kind) is Literal and x not in get_args(kind):
+                words = ", ".join(map(str, get_args(kind)))
+                raise UsageError(f"{flag(name)} {x!r}: must be one of {words}")
+            for allowed in getattr(hint, "__metadata__", ()):
                 if isinstance(allowed, Range) and x not in allowed:
                     raise UsageError(f"{flag(name)} {x}: must be {allowed}")
-        for x in values:
             if isinstance(x, int) and abs(x) > INT_MAX:
                 raise UsageError(f"{flag(name)} {x}: must be a whole number of at most 2**53")
             if isinstance(x, float) and not abs(x) <= FLOAT32_MAX:  # nor NaN

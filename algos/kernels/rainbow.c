@@ -321,7 +321,7 @@ static void update_seed(const void *given, int s, float *scratch) {
       loss += weights[i] * own;
       value += mean_of_return(x->returns, s, outputs + taken, p);
       leaves[i] = error;
-      for (long z = 0; z < Z; z++) gradient[z] *= weights[i] / (float)M;
+      for (long z = 0; z < Z; z++) gradient[z] = gradient[z] * weights[i] / (float)M;
       if (K == 1) continue;
       for (long z = 0; z < Z; z++) of_value[i * Z + z] = gradient[z];
       for (long a = 0; a < A; a++)

@@ -30,7 +30,7 @@ static void sample(long M, long D, const float *outputs, const float *noise, flo
       // log(1 - tanh(u)^2), which is even, without the difference.
       const float of_tanh = 2 * (log_2 - size - log_of_one(1 + exp_of_one(-2 * size)));
       total += -0.5f * n * n - log_std - half_log_2_pi - of_tanh;
-      to[i * ld + d] = tanh_of_one(u);
+      to[i * ld + d] = action_tanh(u);
     }
     logprobs[i] = total;
   }

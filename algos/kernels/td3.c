@@ -34,7 +34,7 @@ static void act(const networks *actor, int s, long M, long D, const float *obs, 
   prepare_forward(actor, s, 0, scratch);
   network_forward(actor, s, 0, (int)M, obs, hidden, scratch, outputs);
   for (long i = 0; i < M; i++)
-    for (long d = 0; d < D; d++) to[i * ld + d] = tanh_of_one(outputs[i * D + d]);
+    for (long d = 0; d < D; d++) to[i * ld + d] = action_tanh(outputs[i * D + d]);
 }
 
 static void update_seed(const void *given, int s, float *scratch) {

@@ -74,7 +74,11 @@ INLINE vec log_of(vec x) {
   return choose(usual, y, other);
 }
 
-INLINE float tanh_of_one(float x) { return tanh_of(all(x))[0]; }
+// tanh that ends at 1 where that is the nearest float: a saturated action stays where it is.
+INLINE float action_tanh(float x) {
+  return x > 9.0109f ? 1 : x < -9.0109f ? -1 : tanh_of(all(x))[0];  // NaN stays
+}
+
 INLINE float exp_of_one(float x) { return exp_of(all(x))[0]; }
 INLINE float log_of_one(float x) { return log_of(all(x))[0]; }
 

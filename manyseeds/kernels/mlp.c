@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "functions.h"
+#include "products.h"
 
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
@@ -41,98 +42,6 @@ static void step_back(int kind, long n, const float *y, float *gradient) {
 }
 
 // ---- Matrix products -----------------------------------------------------------------------
-
-// c [M, N] = start + a [M, K] b [K, N]: a(m, k) = a[m am + k ak]; rows of b and c are ldb and ldc
-// apart.
-typedef struct {
-  int M, N, K;
-  const float *a;
-  long am, ak;
-  const float *b;
-  long ldb;
-  const float *bias;  // [N], the start of each row; or null: 0
-  float *c;
-  long ldc;
-  int add;  // the start is c
-} matrices;
-
-// R rows from m times C vectors of columns from n. ends: the last vector is not a whole one.
-INLINE void tile(const int R, const int C, const int ends, const matrices *x, int m, int n) {
-  const float *a = x->a + m * x->am, *b = x->b + n;
-  float *c = x->c + m * x->ldc + n;
-  const long am = x->am, ak = x->ak, ldb = x->ldb, ldc = x->ldc;
-  const int part = x->N - n - (C - 1) * WIDTH;  // columns of the last vector
-#define LOAD(p, j) (ends && j == C - 1 ? load_part((p) + j * WIDTH, part) : load((p) + j * WIDTH))
-  vec sums[ROWS][COLUMNS];
-UNROLL
-  for (int r = 0; r < R; r++)
-UNROLL
-    for (int j = 0; j < C; j++)
-      sums[r][j] = x->add ? LOAD(c + r * ldc, j) : x->bias ? LOAD(x->bias + n, j) : (vec){0};
-  for (int k = 0; k < x->K; k++) {
-    vec row[COLUMNS];
-UNROLL
-    for (int j = 0; j < C; j++) row[j] = LOAD(b + k * ldb, j);
-UNROLL
-    for (int r = 0; r < R; r++) {
-      vec factor = all(a[r * am + k * ak]);
-UNROLL
-      for (int j = 0; j < C; j++) sums[r][j] = plus_product(sums[r][j], factor, row[j]);
-    }
-  }
-UNROLL
-  for (int r = 0; r < R; r++)
-UNROLL
-    for (int j = 0; j < C; j++) {
-      float *to = c + r * ldc + j * WIDTH;
-      if (ends && j == C - 1) store_part(to, sums[r][j], part);
-      else store(to, sums[r][j]);
-    }
-#undef LOAD
-}
-
-// All rows of C vectors of columns.
-INLINE void strip(const int C, const int ends, const matrices *x, int n) {
-  int m = 0;
-  for (; m + ROWS <= x->M; m += ROWS) tile(ROWS, C, ends, x, m, n);
-  for (; m + 2 <= x->M; m += 2) tile(2, C, ends, x, m, n);
-  for (; m < x->M; m++) tile(1, C, ends, x, m, n);
-}
-
-INLINE int ratio_up(int a, int b) { return (a + b - 1) / b; }
-
-static void product(const matrices *x) {
-  int strips = ratio_up(x->N, COLUMNS * WIDTH);
-  for (int n = 0; strips > 0; strips--) {
-    const int left = x->N - n;
-    const int wide = ratio_up(ratio_up(left, WIDTH), strips);  // of one width: 3 + 3, not 4 + 2
-    const int ends = left < wide * WIDTH;
-    // clang keeps the sums of a tile in registers only where C is a constant from the beginning.
-    if (wide == 1) ends ? strip(1, 1, x, n) : strip(1, 0, x, n);
-    if (wide == 2) ends ? strip(2, 1, x, n) : strip(2, 0, x, n);
-#if COLUMNS > 2
-    if (wide == 3) ends ? strip(3, 1, x, n) : strip(3, 0, x, n);
-    if (wide == 4) ends ? strip(4, 1, x, n) : strip(4, 0, x, n);
-#endif
-    n += wide * WIDTH;
-  }
-}
-
-// to [N, M] = from [M, N], with rows ld apart.
-static void turn(int M, int N, const float *from, long ld, float *to) {
-  const int whole_m = M / WIDTH * WIDTH, whole_n = N / WIDTH * WIDTH;
-  for (int m = 0; m < whole_m; m += WIDTH)
-    for (int n = 0; n < whole_n; n += WIDTH) {
-      vec rows[WIDTH];
-UNROLL
-      for (int i = 0; i < WIDTH; i++) rows[i] = load(from + (m + i) * ld + n);
-      transpose(rows);
-UNROLL
-      for (int i = 0; i < WIDTH; i++) store(to + (long)(n + i) * M + m, rows[i]);
-    }
-  for (int n = 0; n < N; n++)
-    for (int m = n < whole_n ? whole_m : 0; m < M; m++) to[(long)n * M + m] = from[m * ld + n];
-}
 
 // Adds to sums[r N + n] the product of a vector of row r of a and one of row n of b; rows are K
 // apart. left: how many numbers it may have. Where a has fewer rows than fit, its last is used.
@@ -230,19 +139,6 @@ UNROLL
   return sum_of(sums);
 }
 
-// The dot product of N numbers each.
-INLINE float dot_of_row(int N, const float *x, const float *y) {
-  vec sums[PARTS] = {0};
-  for (int n = 0; n < N; n += LANES)
-UNROLL
-    for (int p = 0; p < PARTS; p++) {
-      const int at = n + p * WIDTH;
-      if (at < N)
-        sums[p] = plus_product(sums[p], load_up_to(x + at, N - at), load_up_to(y + at, N - at));
-    }
-  return sum_of(sums);
-}
-
 // Rows of x [rows, N] in place: unit, which has mean 0 and variance 1, times the gain, plus the shift.
 // units [rows, N] gets each unit and scales [rows] its factor; or both are null.
 static void normalize(int rows, int N, const float *gain, const float *shift, float *x, float *units,
@@ -320,7 +216,8 @@ INLINE float *scales_of(const networks *m, int l, int B, const float *kept) {
 
 void prepare_forward(const networks *m, int s, int k, float *scratch) {
   const int L = m->layers;
-  turn(m->sizes[L - 1], m->columns[k], parameter(m, 2 * L - 2, s, k), m->sizes[L], scratch);
+  turn(m->sizes[L - 1], m->columns[k], parameter(m, 2 * L - 2, s, k), m->sizes[L], scratch,
+       m->sizes[L - 1]);
 }
 
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
@@ -335,8 +232,8 @@ void network_forward(const networks *m, int s, int k, int B, const float *x, flo
     for (int l = 0; l < L - 1; l++) {
       const int I = sizes[l], O = sizes[l + 1];
       float *out = hidden ? kept + (long)b * O : l % 2 ? other : one;
-      product(&(matrices){rows, O, I, in, I, 1, parameter(m, 2 * l, s, k), O,
-                          parameter(m, 2 * l + 1, s, k), out, O, 0});
+      product(&(matrices){rows, O, I, in, I, 1, parameter(m, 2 * l, s, k), O, out, O, 0,
+                          parameter(m, 2 * l + 1, s, k)});
       if (m->normalized)
         normalize(rows, O, parameter(m, gain_of(m, l), s, k), parameter(m, gain_of(m, l) + 1, s, k),
                   out, hidden ? units_of(m, l, B, kept) + (long)b * O : 0,
@@ -386,7 +283,7 @@ int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *
 static const float *turn_layers(const networks *m, int s, int k, int first, float *to) {
   for (int l = first; l < m->layers; l++) {
     const int I = m->sizes[l], O = l == m->layers - 1 ? m->columns[k] : m->sizes[l + 1];
-    turn(I, O, parameter(m, 2 * l, s, k), m->sizes[l + 1], to);
+    turn(I, O, parameter(m, 2 * l, s, k), m->sizes[l + 1], to, I);
     to += (long)I * O;
   }
   return to;
@@ -414,16 +311,16 @@ void network_backward(const networks *m, int s, int k, int B, const float *x, co
       }
       add_rows(rows, O, out, gb);
       if (l == L - 1 && O <= NARROW) {
-        product(&(matrices){O, I, rows, out, 1, O, in, I, 0, turned_gw, I, b > 0});
+        product(&(matrices){O, I, rows, out, 1, O, in, I, turned_gw, I, b > 0});
         if (b + rows == B)
           for (int i = 0; i < I; i++)
             for (int o = 0; o < O; o++) gw[(long)i * ld + o] = turned_gw[(long)o * I + i];
       } else {
-        product(&(matrices){I, O, rows, in, 1, I, out, O, 0, gw, ld, b > 0});
+        product(&(matrices){I, O, rows, in, 1, I, out, O, gw, ld, b > 0});
       }
       if (l == 0) break;
       w -= (long)I * O;
-      product(&(matrices){rows, I, O, out, O, 1, w, I, 0, one, I, 0});
+      product(&(matrices){rows, I, O, out, O, 1, w, I, one, I, 0});
       step_back(m->activation, (long)rows * I, in, one);
       if (m->normalized) {
         const int i = gain_of(m, l - 1);
@@ -453,7 +350,7 @@ void network_input_gradient(const networks *m, int s, int k, int B, const float 
       const int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1];
       float *in = l ? scratch + (l % 2 ? BLOCK * widest : 0) : gx + (long)b * I;
       w -= (long)I * O;
-      product(&(matrices){rows, I, O, out, O, 1, w, I, 0, in, I, 0});
+      product(&(matrices){rows, I, O, out, O, 1, w, I, in, I, 0});
       if (l == 0) break;
       kept -= B * width_kept(m, l - 1);
       step_back(m->activation, (long)rows * I, kept + (long)b * I, in);
@@ -501,8 +398,8 @@ void network_tangent(const networks *m, int s, int k, int B, const float *x, con
   const long widest = widest_of(m);
   float *head = scratch + 2 * BLOCK * widest, *of_head = head + (long)I * C;
   float *more = of_head + (long)I * C, *nothing = more + BLOCK * C;
-  turn(I, C, parameter(m, 2 * L - 2, s, k), sizes[L], head);
-  turn(I, C, tangents[2 * L - 2], sizes[L], of_head);
+  turn(I, C, parameter(m, 2 * L - 2, s, k), sizes[L], head, I);
+  turn(I, C, tangents[2 * L - 2], sizes[L], of_head, I);
   memset(nothing, 0, sizeof(float) * C);
   for (int b = 0; b < B; b += BLOCK) {
     const int rows = B - b < BLOCK ? B - b : BLOCK;
@@ -512,8 +409,8 @@ void network_tangent(const networks *m, int s, int k, int B, const float *x, con
       const float *dw = tangents[2 * l], *db = tangents[2 * l + 1];
       const float *w = parameter(m, 2 * l, s, k);
       float *out = scratch + (l % 2 ? BLOCK * widest : 0);
-      product(&(matrices){rows, to, from, in, from, 1, dw, to, db, out, to, 0});
-      if (change) product(&(matrices){rows, to, from, change, from, 1, w, to, 0, out, to, 1});
+      product(&(matrices){rows, to, from, in, from, 1, dw, to, out, to, 0, db});
+      if (change) product(&(matrices){rows, to, from, change, from, 1, w, to, out, to, 1});
       in = kept + (long)b * to;
       if (m->normalized) {
         const int i = gain_of(m, l);

@@ -1,7 +1,5 @@
 // Products of matrices and sums of rows, in which every number is added up in one order: the same
 // bits on every machine, and for a row whatever rows are computed beside it.
-//
-// mlp.c has these products, too: it was first.
 #pragma once
 #include "vec.h"
 
@@ -15,7 +13,8 @@ typedef struct {
   long ldb;
   float *c;
   long ldc;
-  int add;  // the start is c; otherwise 0
+  int add;            // the start is c
+  const float *bias;  // [N], otherwise the start of each row; null: 0
 } matrices;
 
 // R rows from m times C vectors of columns from n. ends: the last vector is not a whole one.
@@ -29,7 +28,8 @@ INLINE void tile(const int R, const int C, const int ends, const matrices *x, in
 UNROLL
   for (int r = 0; r < R; r++)
 UNROLL
-    for (int j = 0; j < C; j++) sums[r][j] = x->add ? LOAD(c + r * ldc, j) : (vec){0};
+    for (int j = 0; j < C; j++)
+      sums[r][j] = x->add ? LOAD(c + r * ldc, j) : x->bias ? LOAD(x->bias + n, j) : (vec){0};
   for (int k = 0; k < x->K; k++) {
     vec row[COLUMNS];
 UNROLL

@@ -49,12 +49,12 @@ static long largest(int A, const float *logits, const float *noise) {
 // Component d of an action from -1 to 1. Noise that is the action is uniform, from 0 to 1.
 static float squashed_action(const players *p, int d, const float *outputs, const float *noise) {
   const float mean = outputs[d];
-  if (!noise) return tanh_of_one(mean);
+  if (!noise) return action_tanh(mean);
   if (p->noise_is_action) return 2 * noise[d] - 1;
-  float squashed = tanh_of_one(mean);
+  float squashed = action_tanh(mean);
   if (p->gaussian) {
     const float log_std = clamp(outputs[p->D + d], LOG_STD_MIN, LOG_STD_MAX);
-    squashed = tanh_of_one(mean + exp_of_one(log_std) * noise[d]);
+    squashed = action_tanh(mean + exp_of_one(log_std) * noise[d]);
   }
   if (p->explores) squashed = clamp(squashed + noise[p->gaussian * p->D + d], -1, 1);
   return squashed;

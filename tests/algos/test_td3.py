@@ -271,6 +271,19 @@ def test_a_delay_beyond_32_bits(capsys: pytest.CaptureFixture[str]) -> None:
 
 @BOTH
 @pytest.mark.usefixtures("computed")
+def test_a_saturated_policy_stays(algo: Any) -> None:
+    """Its actions are +-1, where tanh is flat, as in SB3."""
+    learner = learner_of(algo, config := algo.Config(hidden=(8,), batch_size=5))
+    learner.actor.net.biases[-1].data[..., 0] = torch.tensor([[[12.0]], [[-15.0]]])
+    before = copy.deepcopy(state_of(learner))
+    update(algo, learner, drawn(algo, 4, 5), config)
+    changed = [not torch.equal(x, y) for x, y in zip(before, state_of(learner), strict=True)]
+    assert not any(changed[:4])  # the policy's parameters
+    assert all(changed[8:12])  # those of its critics
+
+
+@BOTH
+@pytest.mark.usefixtures("computed")
 def test_a_value_that_is_no_number_stays_one(algo: Any) -> None:
     """In all that its seed learns, and there alone."""
     config = algo.Config(hidden=(8,), batch_size=5)
