@@ -63,8 +63,9 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -81,10 +82,19 @@ from manyseeds.cli import (
     Range,
     UsageError,
 )
-from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
-from manyseeds.llm_track.sampling import Samples
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
+from manyseeds.llm_track.rollout import (
+    Rollout,
+    collect,
+    joined,
+    measured,
+    sample_metrics,
+    spread,
+    total,
+)
+from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
 MAX_GRAD_NORM = 1.0
@@ -164,14 +174,14 @@ def check_batch(config: Any) -> None:
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Rewards [K, G] compared within each group; 0 where they are all equal."""
-    mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True)
-    varied = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)
+    """Rewards [S, K, G] compared within each group; 0 where they are all equal."""
+    mean, std = rewards.mean(-1, keepdim=True), rewards.std(-1, keepdim=True)
+    varied = rewards.amax(-1, keepdim=True) > rewards.amin(-1, keepdim=True)
     return torch.where(varied, (rewards - mean) / (std + EPS), 0.0)
 
 
 def overlong_punishment(lengths: Tensor, longest: int, cache: int) -> Tensor:
-    """Eq. 13 for completions of some lengths, [B]; 0 for all without a cache."""
+    """Eq. 13 for completions of some lengths, [S, B]; 0 for all without a cache."""
     if cache == 0:
         return torch.zeros(lengths.shape, device=lengths.device)
     return ((longest - cache - lengths) / cache).clamp(-1.0, 0.0)
@@ -181,14 +191,15 @@ def overlong_punishment(lengths: Tensor, longest: int, cache: int) -> Tensor:
 
 
 def token_weights(mask: Tensor, completions: Tensor, tokens: Tensor, token_level: bool) -> Tensor:
-    """Weight of each token, [B, T]: the mean over tokens, or over completions first.
+    """Weight of each token, [S, B, T]: the mean over tokens, or over completions first.
 
-    completions, tokens: how many the whole minibatch learns from, 0-d; those that are left out have
-    an empty mask.
+    completions, tokens: how many each seed's whole minibatch learns from, [S]; those that are left
+    out have an empty mask.
     """
     if token_level:
-        return mask / tokens.clamp(min=1)
-    return mask / mask.sum(1, keepdim=True).clamp(min=1) / completions.clamp(min=1)
+        return mask / tokens.clamp(min=1).view(-1, 1, 1)
+    means = mask / mask.sum(-1, keepdim=True).clamp(min=1)
+    return means / completions.clamp(min=1).view(-1, 1, 1)
 
 
 def clip_bounds(config: Config) -> tuple[float, float]:
@@ -201,13 +212,13 @@ def clip_bounds(config: Config) -> tuple[float, float]:
 def surrogate(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, low: float, high: float
 ) -> Tensor:
-    """The clipped objective of each token, [B, T]."""
+    """The clipped objective of each token, [S, B, T]."""
     ratio = (logprobs - old_logprobs).exp()
     return torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of the KL from a reference, [B, T] (Schulman 2020): never negative, unbiased."""
+    """Estimate of the KL from a reference, [S, B, T] (Schulman 2020): never negative, unbiased."""
     difference = reference - logprobs
     return difference.exp() - difference - 1
 
@@ -219,119 +230,118 @@ def policy_loss(
     weights: Tensor,
     config: Config,
 ) -> Tensor:
-    """This part's share of a minibatch's loss, 0-d; all arguments [B, T]."""
+    """This part's share of each seed's minibatch loss, [S]; all tensors [S, B, T]."""
     objective = surrogate(logprobs, old_logprobs, advantages, *clip_bounds(config))
-    return -(weights * objective).sum()
+    return -total(weights * objective)
 
 
 # ---- The training --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Batch(Samples):
-    """Samples to learn from; their log-probabilities are those of pi_old."""
+class Batch(Rollout):
+    """Completions to learn from; their log-probabilities are those of pi_old."""
 
-    advantages: Tensor  # [B, T]
-    learned: Tensor  # [B, T] bool, the mask without the completions that are left out
-    index: Tensor  # [B] int64, place in the batch of all processes
-
-
-def collect(
-    policy: Any,
-    tokenizer: Any,
-    task: tasks.Task,
-    config: Config,
-    run: LanguageRun,
-    step: int,
-    draw: int,
-) -> tuple[Samples, list[tasks.Graded]]:
-    """Draw prompts, complete each of them G times, and grade them; the share of this process."""
-    K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    start, rng = run.samples // G + draw * K, run.rng("prompts", step, draw)
-    drawn = tasks.next_problems(task, K, start, run, "prompts", rng)
-    problems = [p for p in drawn for _ in range(G)]
-    mine = run.processes.share(K * G)
-    problems, uniforms = problems[mine], run.uniforms(step, K * G, T, part=draw)[mine]
-    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(
-        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
-    )
-    if policy.computes_in_half:
-        old = sampling.in_batches(
-            lambda part: sampling.logprobs(policy, part, config.temperature),
-            samples,
-            config.micro_batch_size,
-        )
-        samples = replace(samples, logprobs=old)
-    texts = sampling.decode(tokenizer, samples)
-    return samples, [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
+    advantages: Tensor  # [S, B, T]
+    learned: Tensor  # [S, B, T] bool, the mask without the completions that are left out
+    places: Tensor  # [S, B] int64, of each completion among those of all processes
 
 
 def rewards_of(
-    graded: Sequence[tasks.Graded], samples: Samples, reward_model: Any, config: Config
+    graded: Sequence[Sequence[tasks.Graded]], rollout: Rollout, reward_model: Any, config: Config
 ) -> Tensor:
-    """The reward of each completion, [B]."""
-    rules = [2 * x.accuracy - 1 + config.format_weight * x.format for x in graded]
-    rewards = torch.tensor(rules, device=samples.tokens.device) * config.rules
+    """The reward of each completion, [S, B]."""
+    accuracy, framed = (measured(graded, name, rollout) for name in ("accuracy", "format"))
+    rewards = (2 * accuracy - 1 + config.format_weight * framed) * config.rules
     longest = models.completion_tokens(config)
-    rewards += overlong_punishment(samples.lengths, longest, config.overlong_cache)
+    rewards = rewards + overlong_punishment(rollout.lengths, longest, config.overlong_cache)
     if reward_model is not None:
-        size = config.micro_batch_size
-        rewards += sampling.in_batches(lambda x: sampling.scores(reward_model, x), samples, size)
+        with torch.no_grad():
+            rewards = rewards + reward_model.scores(rollout)
     return rewards
 
 
 def collect_step(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, run: LanguageRun, step: int
-) -> tuple[Samples, list[tasks.Graded], Tensor]:
-    """Draw K prompts at a time until K groups have right and wrong completions.
+    policy: AnyModel, task: tasks.Task, config: Config, run: SeedsRun, step: int
+) -> tuple[Rollout, list[list[tasks.Graded]], Tensor]:
+    """Draw K prompts at a time, for each seed until K groups have right and wrong completions.
 
     Returns everything drawn, the share of this process, and for each completion its place among the
-    K G of all processes that are learned from, -1 for one that is not, [B].
+    K G of all processes that are learned from, -1 for one that is not, [S, B]. A seed with fewer
+    draws than another has empty rows.
     """
-    K, G = config.prompts, config.group_size
-    drawn: list[tuple[Samples, list[tasks.Graded]]] = []
-    flags: list[Tensor] = []
-    while True:
-        drawn.append(collect(policy, tokenizer, task, config, run, step, len(drawn)))
-        correct = torch.tensor([x.accuracy for x in drawn[-1][1]], device=run.device)
-        share = correct.view(-1, G).mean(1)
+    K, G, S = config.prompts, config.group_size, len(policy)
+    drawn, flags = list[Rollout](), list[Tensor]()
+    graded: list[list[tasks.Graded]] = [[] for _ in range(S)]
+    left = run.unfinished
+    while left:
+        rollout, own = collect(policy.of(left), task, config, run.of(left), step, len(drawn))
+        drawn.append(spread(rollout, left, S))
+        for s, new in zip(left, own, strict=True):
+            graded[s] += new
+        share = measured(own, "accuracy", rollout).unflatten(1, (-1, G)).mean(-1)
         mixed = (share > 0) & (share < 1) if config.dynamic_sampling else share >= 0
-        flags.append(run.processes.gather(mixed.to(torch.uint8)).bool())
-        spent = run.samples + len(drawn) * K * G >= config.total_samples
-        if torch.stack(flags).sum() >= K or spent or len(drawn) == config.max_draws:
-            break
-    learned = torch.stack(flags)  # [draws, K]
-    places = (learned.flatten().cumsum(0) - 1).view_as(learned)
-    places = torch.where(learned & (places < K), places, -1)[:, run.processes.share(K)]
+        flags.append(torch.zeros(S, K, dtype=torch.bool, device=run.device))
+        flags[-1][left] = run.processes.gather(mixed.mT.to(torch.uint8)).mT.bool()
+        enough = torch.stack(flags).sum((0, 2)) >= K
+        spent = len(drawn) * K * G
+        left = [
+            s
+            for s in left
+            if not enough[s]
+            and run.runs[s].samples + spent < config.total_samples
+            and len(drawn) < config.max_draws
+        ]
+    learned = torch.stack(flags, 1)  # [S, draws, K]
+    places = (learned.flatten(1).cumsum(1) - 1).view_as(learned)
+    places = torch.where(learned & (places < K), places, -1)[..., run.processes.share(K)]
     within = torch.arange(G, device=run.device)
-    index = torch.where(places.unsqueeze(2) >= 0, places.unsqueeze(2) * G + within, -1)
-    samples = sampling.joined([part for part, _ in drawn])
-    return samples, [x for _, graded in drawn for x in graded], index.flatten()
+    index = torch.where(places.unsqueeze(-1) >= 0, places.unsqueeze(-1) * G + within, -1)
+    return joined(drawn), graded, index.flatten(1)
+
+
+def minibatches(
+    places: Tensor, run: SeedsRun, step: int, config: Config
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Which completions each minibatch learns from, [S, B] bool, and which seeds have it, [S].
+
+    places: [S, B], as in a Batch. The last samples may be fewer than minibatches, or none.
+    """
+    counts = [1 + int(run.processes.gather(x).max()) for x in places]
+    shuffles = run.rngs("minibatches", step)
+    for _ in range(config.epochs):
+        parts = [
+            np.array_split(rng.permutation(n), min(config.minibatches, max(n, 1)))
+            for rng, n in zip(shuffles, counts, strict=True)
+        ]
+        for rows in itertools.zip_longest(*parts):
+            chosen = [np.isin(places[s].cpu(), () if x is None else x) for s, x in enumerate(rows)]
+            there = [s in run.unfinished and x is not None for s, x in enumerate(rows)]
+            yield torch.tensor(np.stack(chosen), device=run.device), torch.tensor(there)
 
 
 def update(
-    policy: Any,
-    optimizer: torch.optim.Optimizer,
+    policy: AnyModel,
+    optimizer: Any,
     batch: Batch,
-    rows: np.ndarray,
+    rows: Tensor,
+    lr: Tensor,
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step on some rows of the whole batch; returns metrics."""
-    processes, parameters = run.processes, models.trainable(policy)
-    mine = np.flatnonzero(np.isin(batch.index.cpu(), rows))
-    learned = batch.learned[mine]
-    counts = processes.sum(torch.stack([learned.any(1).sum(), learned.sum()]))
-    signal = (batch.advantages[mine] * learned).any(1)
-    mine = mine[signal.cpu().numpy()]  # the others have exactly no gradient
+    """One gradient step on some rows of each seed, [S, B] bool; returns metrics, [S] each."""
+    learned = batch.learned & rows.unsqueeze(-1)
+    counts = torch.stack([learned.any(-1).sum(1), learned.sum((1, 2))])
+    completions, tokens = run.processes.sum(counts)
+    signal = (batch.advantages * learned).any(-1)  # the others have exactly no gradient
+    batch = replace(batch, lengths=batch.lengths * signal, learned=learned & signal.unsqueeze(-1))
     low, high = clip_bounds(config)
-    sums = torch.zeros(6, device=run.device)
-    for part in batch.parts(mine, config.micro_batch_size):
-        logprobs = sampling.logprobs(policy, part, config.temperature)
-        weights = token_weights(part.learned, counts[0], counts[1], config.token_level)
-        loss = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
-        loss.backward()
+    sums = torch.zeros(6, len(rows), device=run.device)
+    for part in policy.parts(batch):
+        logprobs = policy.logprobs(part, config.temperature)
+        weights = token_weights(part.learned, completions, tokens, config.token_level)
+        losses = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
+        losses.sum().backward()
         with torch.no_grad():
             ratio = (logprobs - part.logprobs).exp()
             below, above = ratio < low, ratio > high
@@ -342,82 +352,58 @@ def update(
                 above & (part.advantages > 0),
                 k3(part.logprobs, logprobs),
             )
-            sums += torch.stack([loss, *((part.learned * x).sum() for x in of_tokens)])
-    processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
-    if 0 < grad_norm < math.inf:
-        optimizer.step()
-    optimizer.zero_grad()
-    loss, tokens, *means = processes.sum(sums)
+            sums += torch.stack([losses, *(total(part.learned * x) for x in of_tokens)])
+    grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
+    loss, count, *means = run.processes.sum(sums)
     names = ("clipfrac", "clip_low", "clip_high", "approx_kl")
-    metrics = {name: x / tokens.clamp(min=1) for name, x in zip(names, means, strict=True)}
+    metrics = {name: x / count.clamp(min=1) for name, x in zip(names, means, strict=True)}
     return {"loss": loss, **metrics, "grad_norm": grad_norm}
 
 
-def sample_metrics(
-    samples: Samples, graded: Sequence[tasks.Graded], rewards: Tensor, G: int, run: LanguageRun
-) -> dict[str, Tensor]:
-    """What is logged of a step's samples, over all processes."""
-    accuracy = torch.tensor([x.accuracy for x in graded], device=run.device)
-    framed = torch.tensor([x.format for x in graded], device=run.device)
-    solved = accuracy.view(-1, G).mean(1).repeat_interleave(G)
-    columns = {
-        "reward": rewards,
-        "accuracy": accuracy,
-        "format": framed,
-        "length": samples.lengths.float(),
-        "all_solved": (solved == 1).float(),
-        "all_failed": (solved == 0).float(),
-    }
-    means = run.processes.gather(torch.stack(list(columns.values()), 1)).mean(0)
-    tokens = run.processes.sum(torch.stack([samples.entropy.sum(), samples.mask.sum()]))
-    return {**dict(zip(columns, means, strict=True)), "entropy": tokens[0] / tokens[1]}
-
-
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the policy."""
-    processes = run.processes
-    processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    reward_model = None
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their policies."""
+    run.processes.share(config.prompts)  # a group stays in one process
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    reward_model, optimizer = None, policy.optimizer()
     if config.reward_model:
-        reward_model = models.load_scalar(
-            config.reward_model, config, run.device, processes, "--reward-model", run.seed
-        )
-    trained = models.trainable(policy)
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0, fused=True)
-    evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        reward_model = load_scalars(config.reward_model, config, policy, run, "--reward-model")
+    evaluator = TaskEvaluator(policy, task, config, policy.frozen())
+    G = config.group_size
 
-    step, _ = run.restore(trained, optimizer)
-    run.evaluate_if_due(run.samples, evaluator)
+    step, _ = run.restore(policy, optimizer)
+    run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
-        done = run.samples / config.total_samples
-        models.set_learning_rate(optimizer, config.learning_rate, done, config)
-        samples, graded, index = collect_step(policy, tokenizer, task, config, run, step)
-        rewards = rewards_of(graded, samples, reward_model, config)
-        groups = group_advantages(rewards.view(-1, config.group_size))
-        advantages = groups.view(-1, 1).expand_as(samples.tokens)
-        learned = samples.mask
+        learning = run.unfinished
+        rates = [
+            models.learning_rate(config.learning_rate, x.samples / config.total_samples, config)
+            if s in learning
+            else 0.0
+            for s, x in enumerate(run.runs)
+        ]
+        lr = torch.tensor(rates, dtype=torch.float64)
+        rollout, graded, places = collect_step(policy, task, config, run, step)
+        rewards = rewards_of(graded, rollout, reward_model, config)
+        groups = group_advantages(rewards.unflatten(1, (-1, G)))
+        advantages = groups.flatten(1).unsqueeze(-1).expand_as(rollout.tokens)
+        learned = rollout.mask
         if config.overlong_filtering:
-            learned = learned & samples.ended.unsqueeze(1)
-        batch = Batch(**vars(samples), advantages=advantages, learned=learned, index=index)
+            learned = learned & rollout.ended.unsqueeze(-1)
+        batch = Batch(**vars(rollout), advantages=advantages, learned=learned, places=places)
 
-        shuffle, updates = run.rng("minibatches", step), []
-        places = 1 + int(processes.gather(index).max())  # B, or fewer of the last samples
-        for _ in range(config.epochs):
-            # There may be fewer than minibatches, or none.
-            parts = min(config.minibatches, max(places, 1))
-            for rows in np.array_split(shuffle.permutation(places), parts):
-                updates.append(update(policy, optimizer, batch, rows, config, run))
+        updates, took = [], []
+        for rows, there in minibatches(places, run, step, config):
+            updates.append(update(policy, optimizer, batch, rows, lr, config, run))
+            took.append(there.to(run.device))
 
         step += 1
-        drawn = processes.size * len(samples)
-        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
-        metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
-        run.log(run.samples + drawn, {**metrics, "drawn": drawn})
-        run.save_if_due(step, trained, optimizer)
-        run.evaluate_if_due(run.samples, evaluator)
+        drawn = run.processes.size * (rollout.lengths > 0).sum(1)
+        share = torch.stack(took) / torch.stack(took).sum(0)
+        metrics = {k: (torch.stack([x[k] for x in updates]) * share).sum(0) for k in updates[0]}
+        metrics |= sample_metrics(rollout, graded, rewards, G, run)
+        run.log(drawn, {**metrics, "drawn": drawn}, learning)
+        run.save_if_due(step, policy, optimizer)
+        run.evaluate_if_due(evaluator)
     return policy
 
 

@@ -28,7 +28,7 @@ Implementation details, and where defaults leave the paper:
  3. log pi(y | x) is the sum over the tokens of the completion and the one that ends it, never a
     mean. It is the model's own, at temperature 1, whatever the pairs were sampled with.
  4. The reference is the initial model (the paper: the SFT model), computed next to the policy in
-    each step: at the beginning both are the same to the bit, and the loss is log 2.
+    each step: at the beginning both say the same, and the loss is log 2.
  5. The loss is a mean over the pairs of an optimizer step, whatever micro-batches and processes it
     is divided into.
  6. Every pass goes through all pairs in a new order; a step may end one pass and begin the next.
@@ -49,7 +49,6 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -58,10 +57,13 @@ import torch
 from torch import Tensor
 
 from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError
-from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
+from manyseeds.llm_track.policies import AnyModel, load_policy
+from manyseeds.llm_track.rollout import encode, from_texts, grade
 from manyseeds.llm_track.tasks import Preference
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
 PROMPTS = 64  # completed in parallel when pairs are made
@@ -106,28 +108,35 @@ PRESETS = {
 # ---- The pairs -----------------------------------------------------------------------------
 
 
+def generated(config: Config) -> int:
+    """How many completions pairs are made from: those of whole blocks of prompts."""
+    block = PROMPTS * config.group_size
+    return -(-config.total_samples // block) * block
+
+
 def make_pairs(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, run: LanguageRun
-) -> tuple[list[Preference], int]:
-    """Pairs of the policy's own completions of training prompts, and how many it generated."""
+    policy: AnyModel, task: tasks.Task, config: Config, run: SeedsRun
+) -> list[list[Preference]]:
+    """Pairs of each seed's own completions of training prompts; UsageError where it has none."""
     G, T = config.group_size, models.completion_tokens(config)
     mine = run.processes.share(PROMPTS)
-    pairs: list[Preference] = []
-    blocks = -(-config.total_samples // (PROMPTS * G))
-    for block in range(blocks):
-        rng = run.rng("prompts", block)
-        drawn = tasks.next_problems(task, PROMPTS, block * PROMPTS, run, "prompts", rng)
-        problems = [p for p in drawn[mine] for _ in range(G)]
-        uniforms = run.uniforms(block, PROMPTS, G, T)[mine].flatten(0, 1)
-        prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-        samples = sampling.sample(
-            policy, tokenizer, prompts, uniforms, config.temperature,
-            size=config.sampling_batch_size,
-        )  # fmt: skip
-        texts = sampling.decode(tokenizer, samples)
-        graded = [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
-        pairs += tasks.pairs_of(run.processes.gather_lists(graded), rng)
-    return pairs, blocks * PROMPTS * G
+    pairs: list[list[Preference]] = [[] for _ in run.seeds]
+    for block in range(generated(config) // (PROMPTS * G)):
+        rngs, problems = run.rngs("prompts", block), []
+        for one, rng in zip(run.runs, rngs, strict=True):
+            drawn = tasks.next_problems(task, PROMPTS, block * PROMPTS, one, "prompts", rng)
+            problems.append([p for p in drawn[mine] for _ in range(G)])
+        uniforms = run.uniforms(block, PROMPTS, G, T)[:, mine].flatten(1, 2)
+        rollout = policy.sample(encode(policy, task, problems), uniforms, config.temperature)
+        graded = grade(policy, task, problems, rollout)
+        for own, new, rng in zip(pairs, graded, rngs, strict=True):
+            own += tasks.pairs_of(run.processes.gather_lists(new), rng)
+    if not all(pairs):
+        raise UsageError(
+            f"--model {config.model}: of no prompt it has both right and wrong completions among "
+            f"{generated(config):,}; there is nothing to compare"
+        )
+    return pairs
 
 
 def rows_of_step(step: int, N: int, pairs: int, run: LanguageRun) -> list[int]:
@@ -140,13 +149,19 @@ def rows_of_step(step: int, N: int, pairs: int, run: LanguageRun) -> list[int]:
 # ---- The loss ------------------------------------------------------------------------------
 
 
+def of_completions(logprobs: Tensor) -> Tensor:
+    """Log pi of each completion, [S, B], from that of its tokens, [S, B, T], one after another:
+    padding changes no bit."""
+    return logprobs.cumsum(-1)[..., -1]
+
+
 def rewards(logprobs: Tensor, reference: Tensor, beta: float) -> Tensor:
-    """The implicit reward of each completion, [B], from log pi and log pi_ref of it, [B]."""
+    """The implicit reward of each completion, [S, B], from log pi and log pi_ref of it, [S, B]."""
     return beta * (logprobs - reference)
 
 
 def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """-log sigmoid(r_chosen - r_rejected) of each pair, [B]; rewards [B]."""
+    """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; rewards [S, B]."""
     return -torch.nn.functional.logsigmoid(chosen - rejected)
 
 
@@ -154,82 +169,82 @@ def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 
 def update(
-    policy: Any,
-    reference: models.Reference,
-    tokenizer: Any,
+    policy: AnyModel,
+    reference: Any,
     task: tasks.Task,
-    optimizer: torch.optim.Optimizer,
-    pairs: Sequence[Preference],
+    optimizer: Any,
+    pairs: Sequence[Sequence[Preference]],
+    lr: Tensor,
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step on this process's share of N pairs; returns metrics."""
-    processes, parameters = run.processes, models.trainable(policy)
+    """One gradient step on this process's share of each seed's N pairs; returns metrics, [S] each.
+
+    A seed without pairs is left out.
+    """
     T = models.completion_tokens(config)
     size = max(config.micro_batch_size // 2, 1)  # of pairs: each is two samples
-    sums = torch.zeros(7, device=run.device)
-    for i in range(0, len(pairs), size):
-        part = pairs[i : i + size]
-        prompts = [pair.prompt for pair in part]
-        texts = [pair.chosen for pair in part] + [pair.rejected for pair in part]
-        both = sampling.from_texts(tokenizer, task, prompts * 2, texts, T, run.device)
-        logprobs = sampling.logprobs(policy, both).sum(1)
-        ref = reference.logprobs(both, 1.0, len(both)).sum(1)
-        chosen, rejected = rewards(logprobs, ref, config.beta).chunk(2)
-        loss = preference_loss(chosen, rejected).sum() / config.batch_size
-        loss.backward()
+    sums = torch.zeros(7, len(pairs), device=run.device)
+    for i in range(0, max(map(len, pairs)), size):
+        parts = [own[i : i + size] for own in pairs]
+        prompts = [[pair.prompt for pair in own] * 2 for own in parts]
+        texts = [[x.chosen for x in own] + [x.rejected for x in own] for own in parts]
+        both = from_texts(policy, task, prompts, texts, T)
+        logprobs = of_completions(policy.logprobs(both, 1.0))
+        ref = of_completions(reference.logprobs(both, 1.0))
+        chosen, rejected = rewards(logprobs, ref, config.beta).chunk(2, 1)
+        losses = preference_loss(chosen, rejected).sum(1) / config.batch_size
+        losses.sum().backward()
         with torch.no_grad():
-            terms = chosen > rejected, chosen - rejected, chosen, rejected, *logprobs.chunk(2)
-            sums += torch.stack([loss, *(x.sum() / config.batch_size for x in terms)])
-    processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if 0 < grad_norm < math.inf:
-        optimizer.step()
-    optimizer.zero_grad()
+            terms = chosen > rejected, chosen - rejected, chosen, rejected, *logprobs.chunk(2, 1)
+            sums += torch.stack([losses, *(x.sum(1) / config.batch_size for x in terms)])
+    grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
     names = ["loss", "accuracy", "margin", "reward_chosen", "reward_rejected"]
     names += ["logprob_chosen", "logprob_rejected"]
-    metrics = dict(zip(names, processes.sum(sums), strict=True))
+    metrics = dict(zip(names, run.processes.sum(sums), strict=True))
     return {**metrics, "grad_norm": grad_norm}
 
 
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the policy."""
-    processes = run.processes
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their policies."""
     if not config.preferences:
-        processes.share(PROMPTS)
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    from_file = models.fitting(config, policy.config, tokenizer, config.learned_from())
-    reference = models.Reference(policy)
-    parameters = models.trainable(policy)
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
-    evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
-    N = config.batch_size
+        run.processes.share(PROMPTS)
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    given = models.fitting(config, policy.config, policy.tokenizer, config.learned_from())
+    reference, optimizer = policy.frozen(), policy.optimizer()
+    evaluator = TaskEvaluator(policy, task, config, reference)
+    N, S = config.batch_size, len(policy)
 
-    step, state = run.restore(parameters, optimizer)
-    run.evaluate_if_due(run.samples, evaluator)
-    pairs = from_file or [Preference(*pair) for pair in state.get("pairs", [])]
-    axis = state.get("axis", config.total_samples)
-    if not pairs:
-        pairs, axis = make_pairs(policy, tokenizer, task, config, run)
-        if not pairs:
-            raise UsageError(
-                f"--model {config.model}: of no prompt it has both right and wrong completions "
-                f"among {axis:,}; there is nothing to compare"
-            )
-        run.save_if_due(0, parameters, optimizer, pairs=pairs, axis=axis)
-    steps = -(-axis // (2 * N)) if from_file else -(-config.epochs * len(pairs) // N)
-    while step < steps:
-        rows = rows_of_step(step, N, len(pairs), run)[processes.rank :: processes.size]
-        models.set_learning_rate(optimizer, config.learning_rate, step / steps, config)
-        batch = [pairs[i] for i in rows]
-        metrics = update(policy, reference, tokenizer, task, optimizer, batch, config, run)
+    step, state = run.restore(policy, optimizer)
+    run.evaluate_if_due(evaluator)
+    if given:
+        pairs, made = [given] * S, {}
+        steps = [-(-config.total_samples // (2 * N))] * S
+        axis = 2 * N * steps[0]
+    else:
+        pairs = [[Preference(*pair) for pair in own] for own in state.get("pairs", [])]
+        pairs = pairs or make_pairs(policy, task, config, run)
+        made, axis = {"pairs": pairs}, generated(config)
+        steps = [-(-config.epochs * len(own) // N) for own in pairs]
+        run.save_if_due(step, policy, optimizer, **made)
+    while step < max(steps):
+        done = [min(step, n - 1) / n for n in steps]
+        rates = [models.learning_rate(config.learning_rate, x, config) for x in done]
+        lr = torch.tensor(rates, dtype=torch.float64)
+        batch = []
+        for own, n, one in zip(pairs, steps, run.runs, strict=True):
+            rows = rows_of_step(step, N, len(own), one) if step < n else []
+            batch.append([own[i] for i in rows[run.processes.rank :: run.processes.size]])
+        metrics = update(policy, reference, task, optimizer, batch, lr, config, run)
 
         step += 1
-        metrics["pairs"] = torch.tensor(len(pairs))
-        run.log(2 * N * step if from_file else axis * step // steps, metrics)
-        run.save_if_due(step, parameters, optimizer, pairs=[] if from_file else pairs, axis=axis)
-        run.evaluate_if_due(run.samples, evaluator)
+        metrics["pairs"] = torch.tensor([len(own) for own in pairs])
+        after = torch.tensor([axis * min(step, n) // n for n in steps])
+        learning = [s for s, n in enumerate(steps) if step <= n]
+        run.log(after - torch.tensor([one.samples for one in run.runs]), metrics, learning)
+        run.save_if_due(step, policy, optimizer, **made)
+        run.evaluate_if_due(evaluator)
     return policy
 
 

@@ -50,19 +50,25 @@ from __future__ import annotations
 from manyseeds.command import parse
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError
-from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
-from manyseeds.llm_track.sampling import Samples
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
+from manyseeds.llm_track.rollout import (
+    Rollout,
+    collect,
+    minibatches,
+    rewards_of,
+    sample_metrics,
+    total,
+)
+from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
 
@@ -125,27 +131,27 @@ def check_batch(config: Any) -> None:
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Rewards [K, G] compared with the mean of their group; 0 where they are all equal."""
-    varied = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)
-    return torch.where(varied, rewards - rewards.mean(1, keepdim=True), 0.0)
+    """Rewards [S, K, G] compared with the mean of their group; 0 where they are all equal."""
+    varied = rewards.amax(-1, keepdim=True) > rewards.amin(-1, keepdim=True)
+    return torch.where(varied, rewards - rewards.mean(-1, keepdim=True), 0.0)
 
 
 # ---- The loss ------------------------------------------------------------------------------
 
 
 def token_weights(mask: Tensor, samples: int, longest: int) -> Tensor:
-    """1 / (N T_max) for each token, [B, T]: a sum over a completion, by a constant."""
+    """1 / (N T_max) for each token, [S, B, T]: a sum over a completion, by a constant."""
     return mask / (samples * longest)
 
 
 def surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """The clipped objective of each token, [B, T]."""
+    """The clipped objective of each token, [S, B, T]."""
     ratio = (logprobs - old_logprobs).exp()
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of the KL from a reference, [B, T] (Schulman 2020): never negative, unbiased."""
+    """Estimate of the KL from a reference, [S, B, T] (Schulman 2020): never negative, unbiased."""
     difference = reference - logprobs
     return difference.exp() - difference - 1
 
@@ -157,77 +163,38 @@ def policy_loss(
     weights: Tensor,
     config: Config,
 ) -> Tensor:
-    """This part's share of a minibatch's loss, 0-d; all arguments [B, T]."""
+    """This part's share of each seed's minibatch loss, [S]; all tensors [S, B, T]."""
     objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
-    return -(weights * objective).sum()
+    return -total(weights * objective)
 
 
 # ---- The training --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Batch(Samples):
-    """Samples to learn from; their log-probabilities are those of pi_old."""
+class Batch(Rollout):
+    """Completions to learn from; their log-probabilities are those of pi_old."""
 
-    advantages: Tensor  # [B, T]
-
-
-def collect(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, run: LanguageRun, step: int
-) -> tuple[Samples, list[tasks.Graded]]:
-    """Draw prompts, complete each of them G times, and grade them; the share of this process."""
-    K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
-    problems = [p for p in drawn for _ in range(G)]
-    mine = run.processes.share(K * G)
-    problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
-    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(
-        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
-    )
-    if policy.computes_in_half:
-        old = sampling.in_batches(
-            lambda part: sampling.logprobs(policy, part, config.temperature),
-            samples,
-            config.micro_batch_size,
-        )
-        samples = replace(samples, logprobs=old)
-    texts = sampling.decode(tokenizer, samples)
-    return samples, [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
-
-
-def rewards_of(
-    graded: Sequence[tasks.Graded], samples: Samples, reward_model: Any, config: Config
-) -> Tensor:
-    """The reward of each completion, [B]."""
-    rules = [x.accuracy + config.format_weight * x.format for x in graded]
-    rewards = torch.tensor(rules, device=samples.tokens.device) * config.rules
-    if reward_model is not None:
-        size = config.micro_batch_size
-        rewards += sampling.in_batches(lambda x: sampling.scores(reward_model, x), samples, size)
-    return rewards
+    advantages: Tensor  # [S, B, T]
 
 
 def update(
-    policy: Any,
-    optimizer: torch.optim.Optimizer,
+    policy: AnyModel,
+    optimizer: Any,
     batch: Batch,
-    rows: np.ndarray,
+    rows: Tensor,
+    lr: float,
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step on some rows of the whole batch; returns metrics."""
-    processes, parameters = run.processes, models.trainable(policy)
-    mine = processes.mine(rows, config.prompts * config.group_size)
-    mine = mine[batch.advantages[mine].any(1).cpu().numpy()]  # the others have exactly no gradient
-    longest = models.completion_tokens(config)
-    eps = config.clip_range or math.inf
-    sums = torch.zeros(6, device=run.device)
-    for part in batch.parts(mine, config.micro_batch_size):
-        logprobs = sampling.logprobs(policy, part, config.temperature)
-        weights = token_weights(part.mask, len(rows), longest)
-        loss = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
-        loss.backward()
+    """One gradient step on some rows of each seed, [S, M]; returns metrics, [S] each."""
+    eps, longest = config.clip_range or math.inf, models.completion_tokens(config)
+    sums = torch.zeros(6, len(rows), device=run.device)
+    for part in policy.parts(batch, rows):
+        logprobs = policy.logprobs(part, config.temperature)
+        weights = token_weights(part.mask, rows.shape[1], longest)
+        losses = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
+        losses.sum().backward()
         with torch.no_grad():
             ratio = (logprobs - part.logprobs).exp()
             below, above = ratio < 1 - eps, ratio > 1 + eps
@@ -238,76 +205,48 @@ def update(
                 above & (part.advantages > 0),
                 k3(part.logprobs, logprobs),
             )
-            sums += torch.stack([loss, *((part.mask * x).sum() for x in of_tokens)])
-    processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
-    if 0 < grad_norm < math.inf:
-        optimizer.step()
-    optimizer.zero_grad()
-    loss, tokens, *means = processes.sum(sums)
+            sums += torch.stack([losses, *(total(part.mask * x) for x in of_tokens)])
+    grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
+    loss, tokens, *means = run.processes.sum(sums)
     names = ("clipfrac", "clip_low", "clip_high", "approx_kl")
     metrics = {name: x / tokens.clamp(min=1) for name, x in zip(names, means, strict=True)}
     return {"loss": loss, **metrics, "grad_norm": grad_norm}
 
 
-def sample_metrics(
-    samples: Samples, graded: Sequence[tasks.Graded], rewards: Tensor, G: int, run: LanguageRun
-) -> dict[str, Tensor]:
-    """What is logged of a step's samples, over all processes."""
-    accuracy = torch.tensor([x.accuracy for x in graded], device=run.device)
-    framed = torch.tensor([x.format for x in graded], device=run.device)
-    solved = accuracy.view(-1, G).mean(1).repeat_interleave(G)
-    columns = {
-        "reward": rewards,
-        "accuracy": accuracy,
-        "format": framed,
-        "length": samples.lengths.float(),
-        "all_solved": (solved == 1).float(),
-        "all_failed": (solved == 0).float(),
-    }
-    means = run.processes.gather(torch.stack(list(columns.values()), 1)).mean(0)
-    tokens = run.processes.sum(torch.stack([samples.entropy.sum(), samples.mask.sum()]))
-    return {**dict(zip(columns, means, strict=True)), "entropy": tokens[0] / tokens[1]}
-
-
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the policy."""
-    processes = run.processes
-    processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    reward_model = None
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their policies."""
+    run.processes.share(config.prompts)  # a group stays in one process
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    reward_model, optimizer = None, policy.optimizer()
     if config.reward_model:
-        reward_model = models.load_scalar(
-            config.reward_model, config, run.device, processes, "--reward-model", run.seed
-        )
-    trained = models.trainable(policy)
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0, fused=True)
-    evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
-    B = config.prompts * config.group_size
+        reward_model = load_scalars(config.reward_model, config, policy, run, "--reward-model")
+    evaluator = TaskEvaluator(policy, task, config, policy.frozen())
+    B, G = config.prompts * config.group_size, config.group_size
 
-    step, _ = run.restore(trained, optimizer)
-    run.evaluate_if_due(run.samples, evaluator)
+    step, _ = run.restore(policy, optimizer)
+    run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
         done = run.samples / config.total_samples
-        models.set_learning_rate(optimizer, config.learning_rate, done, config)
-        samples, graded = collect(policy, tokenizer, task, config, run, step)
-        rewards = rewards_of(graded, samples, reward_model, config)
-        groups = group_advantages(rewards.view(-1, config.group_size))
-        advantages = groups.view(-1, 1).expand_as(samples.tokens)
-        batch = Batch(**vars(samples), advantages=advantages)
+        lr = models.learning_rate(config.learning_rate, done, config)
+        rollout, graded = collect(policy, task, config, run, step)
+        rewards = rewards_of(graded, rollout, reward_model, config)
+        groups = group_advantages(rewards.unflatten(1, (-1, G)))
+        advantages = groups.flatten(1).unsqueeze(-1).expand_as(rollout.tokens)
+        learned = rollout.lengths * advantages.any(-1)  # the others have exactly no gradient
+        batch = Batch(**{**vars(rollout), "lengths": learned}, advantages=advantages)
 
-        shuffle, updates = run.rng("minibatches", step), []
-        for _ in range(config.epochs):
-            for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                updates.append(update(policy, optimizer, batch, rows, config, run))
+        updates = [
+            update(policy, optimizer, batch, rows, lr, config, run)
+            for rows in minibatches(run, step, B, config)
+        ]
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
-        metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
-        run.log(run.samples + B, metrics)
-        run.save_if_due(step, trained, optimizer)
-        run.evaluate_if_due(run.samples, evaluator)
+        metrics = {k: torch.stack([x[k] for x in updates]).mean(0) for k in updates[0]}
+        metrics |= sample_metrics(rollout, graded, rewards, G, run)
+        run.log(B, metrics)
+        run.save_if_due(step, policy, optimizer)
+        run.evaluate_if_due(evaluator)
     return policy
 
 

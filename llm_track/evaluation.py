@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,11 @@ import torch
 
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, sampling
+from manyseeds.llm_track.policies import HubModel, HubReference
+from manyseeds.llm_track.rollout import decode, total
 from manyseeds.llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.parallel import Processes
 
 FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts
 CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has as many samples
@@ -79,87 +83,119 @@ def final_size(task: Task) -> tuple[int, int]:
     return prompts, FINAL_SAMPLES
 
 
+@dataclass
+class Completed:
+    """The completions of one seed."""
+
+    texts: list[str] = field(default_factory=list)
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # tokens of each
+    ended: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    entropy: float = 0.0  # nats, summed over tokens
+    kl: float = 0.0  # likewise
+
+
 class TaskEvaluator:
-    """Measures a policy; `LanguageRun.evaluate_if_due` calls it."""
+    """Measures a policy (of policies.py); `SeedsRun.evaluate_if_due` calls it."""
 
     headline = "pass@1"
 
-    def __init__(
-        self, policy: Any, tokenizer: Any, task: Task, config: LanguageConfig, reference: Any = None
-    ) -> None:
-        self.policy, self.tokenizer, self.task, self.config = policy, tokenizer, task, config
-        self.reference = reference  # models.Reference: the model that the KL is measured to
+    def __init__(self, policy: Any, task: Task, config: LanguageConfig, reference: Any) -> None:
+        """reference: the frozen model that the KL is measured to."""
+        self.policy, self.task, self.config, self.reference = policy, task, config, reference
 
-    def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """The measures by name, and the first transcripts."""
+    def __call__(
+        self, final: bool, seeds: Sequence[int] = (0,)
+    ) -> list[tuple[dict[str, float], list[dict[str, Any]]]]:
+        """The measures of some seeds by name, and their first transcripts."""
         prompts, n = final_size(self.task) if final else curve_size(self.config)
         problems = self.task.test(share(prompts, self.config.eval_budget))
         repeated = [problem for problem in problems for _ in range(n)]
-        texts, samples = self._complete(repeated, greedy=False)
+        policy, reference = self.policy.of(seeds), self.reference.of(seeds)
+        drawn = self._complete(policy, reference, repeated)
+        likeliest = self._complete(policy, None, problems)
+        return [
+            self._measures(problems, repeated, own, greedy, final)
+            for own, greedy in zip(drawn, likeliest, strict=True)
+        ]
+
+    def save(self, folder: Path, seed: int = 0) -> None:
+        """Write the policy of a seed."""
+        self.policy.save(seed, folder)
+
+    def _measures(
+        self,
+        problems: Sequence[Problem],
+        repeated: Sequence[Problem],
+        drawn: Completed,
+        greedy: Completed,
+        final: bool,
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Of one seed, from n completions of each problem and the likeliest one."""
+        texts, n = drawn.texts, len(repeated) // len(problems)
         right = self._grade(repeated, texts).reshape(-1, n)
-        lengths = np.concatenate([x.lengths.cpu().numpy() for x in samples]).reshape(-1, n)
+        lengths = drawn.lengths.reshape(-1, n)
         votes = [[self.task.vote(texts[i * n + j]) for j in range(n)] for i in range(len(problems))]
-        tokens = sum(int(x.mask.sum()) for x in samples)
+        tokens = int(lengths.sum())
         solved = right.mean(1)
         sizes = {n} if final or n < CURVE_K else sorted({CURVE_K, n})
         measures = {
             "pass@1": float(right.mean()),
             **{f"pass@{k}": pass_at_k(right, k) for k in sizes},
             **{f"cons@{k}": cons_of_groups(votes, right, k) for k in sizes},
-            "greedy": float(self._grade(problems, self._complete(problems, greedy=True)[0]).mean()),
+            "greedy": float(self._grade(problems, greedy.texts).mean()),
             "format": float(np.mean([self.task.format(text) for text in texts])),
             "length": float(lengths.mean()),
             "length_right": float(lengths[right == 1].mean()) if right.any() else math.nan,
             "length_wrong": float(lengths[right == 0].mean()) if not right.all() else math.nan,
-            "entropy": sum(float(x.entropy.sum()) for x in samples) / tokens,
-            "truncated": 1 - float(np.mean(np.concatenate([x.ended.cpu() for x in samples]))),
+            "entropy": drawn.entropy / tokens,
+            "truncated": 1 - float(np.mean(drawn.ended)),
             "all_solved": float((solved == 1).mean()),
             "all_failed": float((solved == 0).mean()),
             **self.task.measures(repeated, texts),
+            "kl": drawn.kl / tokens,
         }
-        if self.reference is not None:
-            measures["kl"] = sum(float(self._kl(x)) for x in samples) / tokens
         transcripts = [
             {"prompt": p.prompt, "completion": texts[i * n], "right": bool(right[i, 0])}
             for i, p in enumerate(problems[:TRANSCRIPTS])
         ]
         return measures, transcripts
 
-    def save(self, folder: Path) -> None:
-        """Write the policy."""
-        models.save(self.policy, self.tokenizer, folder)
-
     def _complete(
-        self, problems: Sequence[Problem], greedy: bool
-    ) -> tuple[list[str], list[sampling.Samples]]:
-        prompts = sampling.encode_prompts(self.tokenizer, self.task, [p.prompt for p in problems])
+        self, policy: Any, reference: Any, problems: Sequence[Problem]
+    ) -> list[Completed]:
+        """Of each seed; without a reference the likeliest completions."""
+        tokenizer, S = policy.tokenizer, len(policy)
+        prompts = sampling.encode_prompts(tokenizer, self.task, [p.prompt for p in problems])
         T = models.completion_tokens(self.config)
         rng = np.random.default_rng(SEED)
-        device = next(self.policy.parameters()).device
-        texts: list[str] = []
-        samples = []
+        completed = [Completed() for _ in range(S)]
         size = self.config.sampling_batch_size or BATCH
         for i in range(0, len(problems), size):
             part = prompts[i : i + size]
-            uniforms = torch.from_numpy(rng.random((len(part), T), dtype=np.float32)).to(device)
-            completed = sampling.sample(
-                self.policy, self.tokenizer, part, uniforms, TEMPERATURE, greedy
-            )
-            texts += sampling.decode(self.tokenizer, completed)
-            samples.append(completed)
-        return texts, samples
+            uniforms = torch.from_numpy(rng.random((len(part), T), dtype=np.float32))
+            uniforms = uniforms.to(policy.device).expand(S, -1, -1).contiguous()
+            drawn = policy.sample([part] * S, uniforms, TEMPERATURE, greedy=reference is None)
+            kl = torch.zeros(S)
+            if reference is not None:
+                # log pi - log pi_ref of each token: unbiased for the KL of the completions.
+                kl = total(drawn.logprobs - reference.logprobs(drawn, TEMPERATURE))
+            texts, entropy = decode(tokenizer, drawn), total(drawn.entropy)
+            for s, own in enumerate(completed):
+                own.texts += texts[s]
+                own.lengths = np.concatenate([own.lengths, drawn.lengths[s].cpu().numpy()])
+                own.ended = np.concatenate([own.ended, drawn.ended[s].cpu().numpy()])
+                own.entropy += float(entropy[s])
+                own.kl += float(kl[s])
+        return completed
 
     def _grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> np.ndarray:
         pairs = zip(problems, texts, strict=True)
         return np.array([self.task.accuracy(problem, text) for problem, text in pairs])
 
-    def _kl(self, samples: sampling.Samples) -> torch.Tensor:
-        """Sum of log pi - log pi_ref over tokens: unbiased for the KL of the completions."""
-        size = self.config.micro_batch_size
-        reference = self.reference.logprobs(samples, TEMPERATURE, size)
-        own = samples.logprobs
-        if self.policy.computes_in_half:  # sampling rounds differently
-            own = sampling.in_batches(
-                lambda part: sampling.logprobs(self.policy, part, TEMPERATURE), samples, size
-            )
-        return ((own - reference) * samples.mask).sum()
+
+def evaluator_of(
+    policy: Any, tokenizer: Any, task: Task, config: LanguageConfig, reference: models.Reference
+) -> TaskEvaluator:
+    """Of one model of transformers."""
+    hub = HubModel(policy, tokenizer, config, Processes(next(policy.parameters()).device))
+    return TaskEvaluator(hub, task, config, HubReference(reference, config.micro_batch_size))

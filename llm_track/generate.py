@@ -310,7 +310,7 @@ def completed(config: Config) -> Output:
     output = Output(config)
     device = resolve_device(config.device)
     policy, tokenizer = models.load_model(as_run, device, Processes(device))
-    task = models.task_of(as_run, policy, tokenizer)
+    task = models.task_of(as_run, policy.config, tokenizer)
     problems = problems_of(config, task)
     output.begin(len(problems))
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])

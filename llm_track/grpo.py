@@ -59,18 +59,26 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
-from manyseeds.llm_track.sampling import Samples
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
+from manyseeds.llm_track.rollout import (
+    Rollout,
+    collect,
+    from_texts,
+    minibatches,
+    rewards_of,
+    sample_metrics,
+    total,
+)
+from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
 MAX_GRAD_NORM = 1.0
@@ -152,9 +160,9 @@ def check_batch(config: Any) -> None:
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Rewards [K, G] compared within each group; 0 where they are all equal."""
-    mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True)
-    varied = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)
+    """Rewards [S, K, G] compared within each group; 0 where they are all equal."""
+    mean, std = rewards.mean(-1, keepdim=True), rewards.std(-1, keepdim=True)
+    varied = rewards.amax(-1, keepdim=True) > rewards.amin(-1, keepdim=True)
     return torch.where(varied, (rewards - mean) / (std + EPS), 0.0)
 
 
@@ -205,38 +213,44 @@ def last_tokens(tokenizer: Any, tokens: Sequence[int], ends: Sequence[int]) -> l
 def step_advantages(
     tokenizer: Any,
     task: tasks.Task,
-    graded: Sequence[tasks.Graded],
-    samples: Samples,
+    graded: Sequence[Sequence[tasks.Graded]],
+    rollout: Rollout,
     outcomes: Tensor,
     group_size: int,
 ) -> Tensor:
-    """Advantages under process supervision, [B, T]; outcomes [B] is the reward of the last step."""
-    rewards, ends = [], []
-    for i, x in enumerate(graded):
-        steps, n = task.steps(x.problem, x.text), int(samples.lengths[i])
-        tokens = samples.tokens[i, :n].tolist()
-        rewards.append([step.reward for step in steps] + [float(outcomes[i])])
-        ends.append([*last_tokens(tokenizer, tokens, [step.end for step in steps]), n - 1])
-    advantages = process_advantages(rewards, ends, group_size, samples.tokens.shape[1])
-    return advantages.to(samples.tokens.device)
+    """Advantages under process supervision, [S, B, T].
+
+    outcomes: [S, B], the reward of the last step.
+    """
+    advantages = []
+    for s, own in enumerate(graded):
+        rewards, ends = [], []
+        for i, x in enumerate(own):
+            steps, n = task.steps(x.problem, x.text), int(rollout.lengths[s, i])
+            tokens = rollout.tokens[s, i, :n].tolist()
+            rewards.append([step.reward for step in steps] + [float(outcomes[s, i])])
+            ends.append([*last_tokens(tokenizer, tokens, [step.end for step in steps]), n - 1])
+        T = rollout.tokens.shape[-1]
+        advantages.append(process_advantages(rewards, ends, group_size, T))
+    return torch.stack(advantages).to(rollout.tokens.device)
 
 
 # ---- The loss ------------------------------------------------------------------------------
 
 
 def token_weights(mask: Tensor, samples: int) -> Tensor:
-    """1 / (N |o_i|) for each token, [B, T]: the mean over a completion, then over N of them."""
-    return mask / mask.sum(1, keepdim=True) / samples
+    """1 / (N |o_i|) for each token, [S, B, T]: the mean over a completion, then over N of them."""
+    return mask / mask.sum(-1, keepdim=True).clamp(min=1) / samples
 
 
 def surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """The clipped objective of each token, [B, T]."""
+    """The clipped objective of each token, [S, B, T]."""
     ratio = (logprobs - old_logprobs).exp()
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of the KL from a reference, [B, T] (Schulman 2020): never negative, unbiased."""
+    """Estimate of the KL from a reference, [S, B, T] (Schulman 2020): never negative, unbiased."""
     difference = reference - logprobs
     return difference.exp() - difference - 1
 
@@ -249,81 +263,42 @@ def policy_loss(
     weights: Tensor,
     config: Config,
 ) -> Tensor:
-    """This part's share of a minibatch's loss, 0-d; all arguments [B, T]."""
+    """This part's share of each seed's minibatch loss, [S]; all tensors [S, B, T]."""
     objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
     objective = objective - config.kl_coef * k3(logprobs, reference_logprobs)
-    return -(weights * objective).sum()
+    return -total(weights * objective)
 
 
 # ---- The training --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Batch(Samples):
-    """Samples to learn from; their log-probabilities are those of pi_old."""
+class Batch(Rollout):
+    """Completions to learn from; their log-probabilities are those of pi_old."""
 
-    reference: Tensor  # [B, T], log pi_ref
-    advantages: Tensor  # [B, T]
-
-
-def collect(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, run: LanguageRun, step: int
-) -> tuple[Samples, list[tasks.Graded]]:
-    """Draw prompts, complete each of them G times, and grade them; the share of this process."""
-    K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
-    problems = [p for p in drawn for _ in range(G)]
-    mine = run.processes.share(K * G)
-    problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
-    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(
-        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
-    )
-    if policy.computes_in_half:
-        old = sampling.in_batches(
-            lambda part: sampling.logprobs(policy, part, config.temperature),
-            samples,
-            config.micro_batch_size,
-        )
-        samples = replace(samples, logprobs=old)
-    texts = sampling.decode(tokenizer, samples)
-    return samples, [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
-
-
-def rewards_of(
-    graded: Sequence[tasks.Graded], samples: Samples, reward_model: Any, config: Config
-) -> Tensor:
-    """The reward of each completion, [B]."""
-    rules = [x.accuracy + config.format_weight * x.format for x in graded]
-    rewards = torch.tensor(rules, device=samples.tokens.device) * config.rules
-    if reward_model is not None:
-        size = config.micro_batch_size
-        rewards += sampling.in_batches(lambda x: sampling.scores(reward_model, x), samples, size)
-    return rewards
+    reference: Tensor  # [S, B, T], log pi_ref
+    advantages: Tensor  # [S, B, T]
 
 
 def update(
-    policy: Any,
-    optimizer: torch.optim.Optimizer,
+    policy: AnyModel,
+    optimizer: Any,
     batch: Batch,
-    rows: np.ndarray,
+    rows: Tensor,
+    lr: float,
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step on some rows of the whole batch; returns metrics."""
-    processes, parameters = run.processes, models.trainable(policy)
-    mine = processes.mine(rows, config.prompts * config.group_size)
-    if config.kl_coef == 0:  # without an advantage exactly no gradient
-        mine = mine[batch.advantages[mine].any(1).cpu().numpy()]
+    """One gradient step on some rows of each seed, [S, M]; returns metrics, [S] each."""
     eps = config.clip_range or math.inf
-    sums = torch.zeros(7, device=run.device)
-    for part in batch.parts(mine, config.micro_batch_size):
-        logprobs = sampling.logprobs(policy, part, config.temperature)
-        weights = token_weights(part.mask, len(rows))
-        loss = policy_loss(
+    sums = torch.zeros(7, len(rows), device=run.device)
+    for part in policy.parts(batch, rows):
+        logprobs = policy.logprobs(part, config.temperature)
+        weights = token_weights(part.mask, rows.shape[1])
+        losses = policy_loss(
             logprobs, part.logprobs, part.reference, part.advantages, weights, config
         )
-        loss.backward()
+        losses.sum().backward()
         with torch.no_grad():
             ratio = (logprobs - part.logprobs).exp()
             below, above = ratio < 1 - eps, ratio > 1 + eps
@@ -335,140 +310,115 @@ def update(
                 above & (part.advantages > 0),
                 k3(part.logprobs, logprobs),
             )
-            sums += torch.stack([loss, *((part.mask * x).sum() for x in of_tokens)])
-    processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
-    if 0 < grad_norm < math.inf:
-        optimizer.step()
-    optimizer.zero_grad()
-    loss, tokens, *means = processes.sum(sums)
+            sums += torch.stack([losses, *(total(part.mask * x) for x in of_tokens)])
+    grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
+    loss, tokens, *means = run.processes.sum(sums)
     names = ("kl", "clipfrac", "clip_low", "clip_high", "approx_kl")
     metrics = {name: x / tokens.clamp(min=1) for name, x in zip(names, means, strict=True)}
     return {"loss": loss, **metrics, "grad_norm": grad_norm}
 
 
-def sample_metrics(
-    samples: Samples, graded: Sequence[tasks.Graded], rewards: Tensor, G: int, run: LanguageRun
-) -> dict[str, Tensor]:
-    """What is logged of a step's samples, over all processes."""
-    accuracy = torch.tensor([x.accuracy for x in graded], device=run.device)
-    framed = torch.tensor([x.format for x in graded], device=run.device)
-    solved = accuracy.view(-1, G).mean(1).repeat_interleave(G)
-    columns = {
-        "reward": rewards,
-        "accuracy": accuracy,
-        "format": framed,
-        "length": samples.lengths.float(),
-        "all_solved": (solved == 1).float(),
-        "all_failed": (solved == 0).float(),
-    }
-    means = run.processes.gather(torch.stack(list(columns.values()), 1)).mean(0)
-    tokens = run.processes.sum(torch.stack([samples.entropy.sum(), samples.mask.sum()]))
-    return {**dict(zip(columns, means, strict=True)), "entropy": tokens[0] / tokens[1]}
-
-
 def learn_preferences(
-    reward_model: Any,
-    optimizer: torch.optim.Optimizer,
-    tokenizer: Any,
+    reward_model: AnyModel,
+    optimizer: Any,
     task: tasks.Task,
-    pairs: Sequence[tasks.Preference],
+    lessons: Sequence[Sequence[tasks.Preference]],
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> None:
-    """Train the reward model once on each pair (the loss of llm_track/reward_model.py)."""
+    """Train each seed's reward model once on each of its pairs (the loss of
+    llm_track/reward_model.py)."""
     T = models.completion_tokens(config)
-    for start in range(0, len(pairs), PAIRS):
-        batch = pairs[start : start + PAIRS]
-        prompts = [pair.prompt for pair in batch]
-        both = [
-            sampling.from_texts(tokenizer, task, prompts, texts, T, run.device)
-            for texts in ([pair.chosen for pair in batch], [pair.rejected for pair in batch])
-        ]
-        chosen, rejected = (sampling.scores(reward_model, samples) for samples in both)
-        bradley_terry_loss(chosen, rejected).mean().backward()
-        grad_norm = torch.nn.utils.clip_grad_norm_(reward_model.parameters(), MAX_GRAD_NORM)
-        if 0 < grad_norm < math.inf:
-            optimizer.step()
-        optimizer.zero_grad()
+    for start in range(0, max(map(len, lessons)), PAIRS):
+        parts = [own[start : start + PAIRS] for own in lessons]
+        prompts = [[pair.prompt for pair in own] for own in parts]
+        chosen, rejected = (
+            from_texts(reward_model, task, prompts, texts, T)
+            for texts in (
+                [[pair.chosen for pair in own] for own in parts],
+                [[pair.rejected for pair in own] for own in parts],
+            )
+        )
+        losses = bradley_terry_loss(reward_model.scores(chosen), reward_model.scores(rejected))
+        counts = (chosen.lengths > 0).sum(1, keepdim=True)
+        (losses * (chosen.lengths > 0) / counts.clamp(min=1)).sum().backward()
+        optimizer.step(config.learning_rate, MAX_GRAD_NORM)
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """-log sigmoid(r_chosen - r_rejected) of each pair, [B]; scores [B]."""
+    """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; scores [S, B]."""
     return -torch.nn.functional.logsigmoid(chosen - rejected)
 
 
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the policy."""
-    processes = run.processes
-    processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    start = models.Reference(policy)  # what evaluations measure the KL to
-    reference = models.Reference(policy) if config.iterations > 1 else start
-    reward_model = None
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their policies."""
+    run.processes.share(config.prompts)  # a group stays in one process
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    start = policy.frozen()  # what evaluations measure the KL to
+    reference, reward_model, optimizer = start, None, policy.optimizer()
+    learners: list[Any] = [policy, optimizer]
     if config.reward_model:
-        reward_model = models.load_scalar(
-            config.reward_model, config, run.device, processes, "--reward-model", run.seed
-        )
-    trained = models.trainable(policy)
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0, fused=True)
-    optimizers = [optimizer]
+        reward_model = load_scalars(config.reward_model, config, policy, run, "--reward-model")
     if config.iterations > 1:
-        trained = [*trained, *reference.model.parameters()]
+        reference = policy.frozen()
+        learners.append(reference)
         if reward_model is not None:
-            trained += reward_model.parameters()
-            rate = config.learning_rate
-            optimizers.append(
-                torch.optim.AdamW(reward_model.parameters(), lr=rate, weight_decay=0.0, fused=True)
-            )
-    evaluator = TaskEvaluator(policy, tokenizer, task, config, start)
-    B = config.prompts * config.group_size
+            of_reward_model = reward_model.optimizer()
+            learners += [reward_model, of_reward_model]
+    evaluator = TaskEvaluator(policy, task, config, start)
+    B, G = config.prompts * config.group_size, config.group_size
 
-    step, state = run.restore(trained, *optimizers)
-    pairs = [tasks.Preference(*pair) for pair in state.get("pairs", [])]
-    old_pairs = [tasks.Preference(*pair) for pair in state.get("old_pairs", [])]
-    run.evaluate_if_due(run.samples, evaluator)
+    step, state = run.restore(*learners)
+    none: list[list[Any]] = [[] for _ in run.seeds]
+    pairs, old_pairs = (
+        [[tasks.Preference(*pair) for pair in own] for own in state.get(name, none)]
+        for name in ("pairs", "old_pairs")
+    )
+    run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
-        for x in optimizers:
-            done = run.samples / config.total_samples
-            models.set_learning_rate(x, config.learning_rate, done, config)
-        samples, graded = collect(policy, tokenizer, task, config, run, step)
-        rewards = rewards_of(graded, samples, reward_model, config)
+        done = run.samples / config.total_samples
+        lr = models.learning_rate(config.learning_rate, done, config)
+        rollout, graded = collect(policy, task, config, run, step)
+        rewards = rewards_of(graded, rollout, reward_model, config)
         if config.supervision == "process":
-            advantages = step_advantages(
-                tokenizer, task, graded, samples, rewards, config.group_size
-            )
+            advantages = step_advantages(policy.tokenizer, task, graded, rollout, rewards, G)
         else:
-            groups = group_advantages(rewards.view(-1, config.group_size))
-            advantages = groups.view(-1, 1).expand_as(samples.tokens)
-        ref = samples.logprobs
+            groups = group_advantages(rewards.unflatten(1, (-1, G)))
+            advantages = groups.flatten(1).unsqueeze(-1).expand_as(rollout.tokens)
+        ref, learned = rollout.logprobs, rollout.lengths
         if config.kl_coef > 0:
-            ref = reference.logprobs(samples, config.temperature, config.micro_batch_size)
-        batch = Batch(**vars(samples), reference=ref, advantages=advantages)
+            ref = reference.logprobs(rollout, config.temperature)
+        else:  # without an advantage exactly no gradient
+            learned = learned * advantages.any(-1)
+        fields = {**vars(rollout), "lengths": learned}
+        batch = Batch(**fields, reference=ref, advantages=advantages)
 
-        shuffle, updates = run.rng("minibatches", step), []
-        for _ in range(config.epochs):
-            for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                updates.append(update(policy, optimizer, batch, rows, config, run))
+        updates = [
+            update(policy, optimizer, batch, rows, lr, config, run)
+            for rows in minibatches(run, step, B, config)
+        ]
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
-        metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
-        after = run.samples + B
+        metrics = {k: torch.stack([x[k] for x in updates]).mean(0) for k in updates[0]}
+        metrics |= sample_metrics(rollout, graded, rewards, G, run)
+        after, share = run.samples + B, config.total_samples // config.iterations
         if reward_model is not None and config.iterations > 1:
-            pairs += tasks.pairs_of(processes.gather_lists(graded), shuffle)
-        share = config.total_samples // config.iterations
+            for own, new, rng in zip(pairs, graded, run.rngs("pairs", step), strict=True):
+                own += tasks.pairs_of(run.processes.gather_lists(new), rng)
         if run.samples // share < after // share < config.iterations:
             reference.reset(policy)
             if reward_model is not None:
-                replay = run.rng("init", step).permutation(len(old_pairs))[: len(pairs) // 9]
-                lesson = pairs + [old_pairs[i] for i in replay]
-                learn_preferences(reward_model, optimizers[1], tokenizer, task, lesson, config, run)
-                old_pairs, pairs = old_pairs + pairs, []
-        run.log(after, metrics)
-        run.save_if_due(step, trained, *optimizers, pairs=pairs, old_pairs=old_pairs)
-        run.evaluate_if_due(run.samples, evaluator)
+                lessons = []
+                for own, old, rng in zip(pairs, old_pairs, run.rngs("init", step), strict=True):
+                    again = rng.permutation(len(old))[: len(own) // 9]
+                    lessons.append(own + [old[i] for i in again])
+                learn_preferences(reward_model, of_reward_model, task, lessons, config, run)
+                old_pairs = [old + own for old, own in zip(old_pairs, pairs, strict=True)]
+                pairs = [[] for _ in run.seeds]
+        run.log(B, metrics)
+        run.save_if_due(step, *learners, pairs=pairs, old_pairs=old_pairs)
+        run.evaluate_if_due(evaluator)
     return policy
 
 

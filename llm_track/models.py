@@ -620,13 +620,13 @@ def rows_of(task: tasks.Task) -> list[tasks.Problem]:
     return [*task.trained_on(), *tested]
 
 
-def task_of(config: LanguageConfig, policy: Any, tokenizer: Any) -> tasks.Task:
+def task_of(config: LanguageConfig, architecture: Any, tokenizer: Any) -> tasks.Task:
     """The task of a run for its model: without the rows that `--drop-long-rows` leaves out, and
     with the opening of its prompts (`sampling.with_opening`)."""
     task = tasks.make(config.task, config.grader)
     if isinstance(task, tasks.JsonlTask):
         trained, tested = (
-            fitting(config, policy.config, tokenizer, {row: [] for row in rows})
+            fitting(config, architecture, tokenizer, {row: [] for row in rows})
             for rows in (task.trained, task.tested)
         )
         task = replace(task, trained=trained, tested=tested)

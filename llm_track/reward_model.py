@@ -56,7 +56,6 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -66,16 +65,20 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.evaluate import share
-from manyseeds.llm_track import models, sampling, tasks
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.llm_track import models, tasks
+from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
+from manyseeds.llm_track.rollout import encode, from_texts, grade, total
+from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
 HELD_OUT_PROMPTS = 256
 HELD_OUT_SHARE = 10  # one prompt of a file in so many is held out
-SAMPLING_BATCH = 512  # completions in parallel
+SAMPLING_BATCH = 512  # held-out completions in parallel
 TRANSCRIPTS = 3
 SEED = 2203_02155  # of the held-out pairs, for every seed the same
 
@@ -123,7 +126,7 @@ PRESETS = {
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """-log sigmoid(r_chosen - r_rejected) of each pair, [B]; scores [B]."""
+    """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; scores [S, B]."""
     return -torch.nn.functional.logsigmoid(chosen - rejected)
 
 
@@ -134,67 +137,61 @@ def pair_weights(pairs: Sequence[tasks.Preference]) -> Tensor:
 
 
 def ranked_right(margins: Tensor) -> Tensor:
-    """1 where the chosen completion has the higher score, 1/2 for a tie, [B]."""
+    """1 where the chosen completion has the higher score, 1/2 for a tie, [S, B]."""
     return (margins > 0).float() + 0.5 * (margins == 0).float()
 
 
 def pair_scores(
-    reward_model: Any,
-    tokenizer: Any,
+    reward_model: AnyModel,
     task: tasks.Task,
-    pairs: Sequence[tasks.Preference],
-    max_new_tokens: int,
+    pairs: Sequence[Sequence[tasks.Preference]],
+    longest: int,
 ) -> tuple[Tensor, Tensor]:
-    """Scores of the chosen and of the rejected completions, [B] each."""
-    prompts = [pair.prompt for pair in pairs] * 2
-    texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    device = next(reward_model.parameters()).device
-    samples = sampling.from_texts(tokenizer, task, prompts, texts, max_new_tokens, device)
-    chosen, rejected = sampling.scores(reward_model, samples).chunk(2)
+    """Scores of each seed's chosen and rejected completions, [S, B] each.
+
+    Where a seed has fewer than B pairs, its last scores mean nothing.
+    """
+    prompts = [[pair.prompt for pair in own for _ in range(2)] for own in pairs]
+    texts = [[text for pair in own for text in (pair.chosen, pair.rejected)] for own in pairs]
+    both = from_texts(reward_model, task, prompts, texts, longest)
+    chosen, rejected = reward_model.scores(both).unflatten(1, (-1, 2)).unbind(-1)
     return chosen, rejected
 
 
 # ---- Where pairs come from -----------------------------------------------------------------
 
 
-def grade_completions(
-    policy: Any,
-    tokenizer: Any,
-    task: tasks.Task,
-    problems: Sequence[tasks.Problem],
-    uniforms: Tensor,
-    config: Config,
-) -> list[tasks.Graded]:
-    """Complete each problem with its row of uniforms [B, T], and grade it."""
-    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    size = config.sampling_batch_size or SAMPLING_BATCH
-    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature, size=size)
-    texts = sampling.decode(tokenizer, samples)
-    return [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
-
-
 def draw_pairs(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, run: LanguageRun, step: int
-) -> list[tasks.Preference]:
-    """The pairs of a step, in every process all of them."""
+    policy: AnyModel, task: tasks.Task, config: Config, run: SeedsRun, step: int
+) -> list[list[tasks.Preference]]:
+    """Each seed's pairs of a step, in every process all of them."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    drawn = tasks.next_problems(task, K, step * K, run, "pairs", run.rng("pairs", step))
-    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
-    problems, uniforms = problems[mine], run.uniforms(step, K * G, T, purpose="pair samples")[mine]
-    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)
-    return tasks.pairs_of(run.processes.gather_lists(graded), run.rng("minibatches", step))
+    problems = []
+    for one in run.runs:
+        drawn = tasks.next_problems(task, K, step * K, one, "pairs", one.rng("pairs", step))
+        problems.append([p for p in drawn for _ in range(G)][mine])
+    uniforms = run.uniforms(step, K * G, T, purpose="pair samples")[:, mine]
+    rollout = policy.sample(encode(policy, task, problems), uniforms, config.temperature)
+    graded = grade(policy, task, problems, rollout)
+    return [
+        tasks.pairs_of(run.processes.gather_lists(own), rng)
+        for own, rng in zip(graded, run.rngs("minibatches", step), strict=True)
+    ]
 
 
-def held_out_pairs(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, device: torch.device
-) -> list[tasks.Preference]:
+def held_out_pairs(policy: AnyModel, task: tasks.Task, config: Config) -> list[tasks.Preference]:
     """Pairs of held-out prompts, for every seed the same; UsageError where there are none."""
     G, T, rng = config.group_size, models.completion_tokens(config), np.random.default_rng(SEED)
     prompts = share(HELD_OUT_PROMPTS, config.eval_budget)
     problems = [p for p in task.test(prompts) for _ in range(G)]
-    uniforms = torch.from_numpy(rng.random((len(problems), T), dtype=np.float32)).to(device)
-    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)
+    uniforms = torch.from_numpy(rng.random((1, len(problems), T), dtype=np.float32))
+    policy, uniforms = policy.of([0]), uniforms.to(policy.device)
+    size, graded = config.sampling_batch_size or SAMPLING_BATCH, list[tasks.Graded]()
+    for i in range(0, len(problems), size):
+        part, draws = [problems[i : i + size]], uniforms[:, i : i + size]
+        rollout = policy.sample(encode(policy, task, part), draws, config.temperature)
+        graded += grade(policy, task, part, rollout)[0]
     pairs = tasks.pairs_of(graded, rng)
     if not pairs:
         raise UsageError(
@@ -234,119 +231,130 @@ def next_pairs(
 
 
 class PairEvaluator:
-    """Measures a reward model on held-out pairs; `LanguageRun.evaluate_if_due` calls it."""
+    """Measures a reward model on held-out pairs; `SeedsRun.evaluate_if_due` calls it."""
 
     headline = "accuracy"
 
     def __init__(
         self,
-        reward_model: Any,
-        tokenizer: Any,
+        reward_model: AnyModel,
         task: tasks.Task,
         config: Config,
         pairs: Sequence[tasks.Preference],
     ) -> None:
-        self.reward_model, self.tokenizer, self.task = reward_model, tokenizer, task
-        self.config, self.pairs = config, pairs
+        self.reward_model, self.task, self.config, self.pairs = reward_model, task, config, pairs
 
     @torch.no_grad()
-    def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """The measures by name, and the first pairs with their scores."""
+    def __call__(
+        self, final: bool, seeds: Sequence[int] = (0,)
+    ) -> list[tuple[dict[str, float], list[dict[str, Any]]]]:
+        """The measures of some seeds by name, and the first pairs with their scores."""
         T, size = models.completion_tokens(self.config), max(self.config.micro_batch_size // 2, 1)
-        parts = [self.pairs[i : i + size] for i in range(0, len(self.pairs), size)]
-        scores = [pair_scores(self.reward_model, self.tokenizer, self.task, x, T) for x in parts]
-        chosen, rejected = (torch.cat(side) for side in zip(*scores, strict=True))
-        measures = {
-            "accuracy": float(ranked_right(chosen - rejected).mean()),
-            "margin": float((chosen - rejected).mean()),
-            "loss": float(bradley_terry_loss(chosen, rejected).mean()),
-        }
-        shown = zip(self.pairs[:TRANSCRIPTS], chosen.tolist(), rejected.tolist(), strict=False)
-        transcripts = [
-            {
-                "prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected,
-                "chosen_score": better, "rejected_score": worse,
+        reward_model, scores = self.reward_model.of(seeds), []
+        for i in range(0, len(self.pairs), size):
+            part = [self.pairs[i : i + size]] * len(seeds)
+            scores.append(pair_scores(reward_model, self.task, part, T))
+        chosen, rejected = (torch.cat(side, 1) for side in zip(*scores, strict=True))
+        found = []
+        for won, lost in zip(chosen, rejected, strict=True):
+            measures = {
+                "accuracy": float(ranked_right(won - lost).mean()),
+                "margin": float((won - lost).mean()),
+                "loss": float(bradley_terry_loss(won, lost).mean()),
             }
-            for pair, better, worse in shown
-        ]  # fmt: skip
-        return measures, transcripts
+            shown = zip(self.pairs[:TRANSCRIPTS], won.tolist(), lost.tolist(), strict=False)
+            transcripts = [
+                {
+                    "prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected,
+                    "chosen_score": better, "rejected_score": worse,
+                }
+                for pair, better, worse in shown
+            ]  # fmt: skip
+            found.append((measures, transcripts))
+        return found
 
-    def save(self, folder: Path) -> None:
-        """Write the reward model."""
-        models.save(self.reward_model, self.tokenizer, folder)
+    def save(self, folder: Path, seed: int = 0) -> None:
+        """Write the reward model of a seed."""
+        self.reward_model.save(seed, folder)
 
 
 # ---- The training --------------------------------------------------------------------------
 
 
 def update(
-    reward_model: Any,
-    optimizer: torch.optim.Optimizer,
-    tokenizer: Any,
+    reward_model: AnyModel,
+    optimizer: Any,
     task: tasks.Task,
-    pairs: Sequence[tasks.Preference],
+    pairs: Sequence[Sequence[tasks.Preference]],
+    lr: Tensor,
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step on the pairs, of which each process takes its share; returns metrics."""
-    processes, parameters = run.processes, models.trainable(reward_model)
+    """One gradient step on each seed's pairs, of which each process takes its share; returns
+    metrics, [S] each. A seed without pairs is left out."""
     T = models.completion_tokens(config)
     size = max(config.micro_batch_size // 2, 1)  # of pairs: each is two samples
-    weights = pair_weights(pairs).to(run.device)
-    mine = np.arange(processes.rank, len(pairs), processes.size)
-    sums = torch.zeros(3, device=run.device)
-    for i in range(0, len(mine), size):
-        rows = mine[i : i + size]
-        chosen, rejected = pair_scores(reward_model, tokenizer, task, [pairs[k] for k in rows], T)
+    mine = slice(run.processes.rank, None, run.processes.size)
+    weights = pad_sequence([pair_weights(own)[mine] for own in pairs], batch_first=True)
+    shares = [own[mine] for own in pairs]
+    sums = torch.zeros(3, len(pairs), device=run.device)
+    for i in range(0, weights.shape[1], size):
+        chosen, rejected = pair_scores(reward_model, task, [own[i : i + size] for own in shares], T)
         losses, margins = bradley_terry_loss(chosen, rejected), (chosen - rejected).detach()
-        (weights[rows] * losses).sum().backward()
+        part = weights[:, i : i + size].to(run.device)
+        (part * losses).sum().backward()
         terms = losses.detach(), ranked_right(margins), margins
-        sums += torch.stack([(weights[rows] * x).sum() for x in terms])
-    processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if 0 < grad_norm < math.inf:
-        optimizer.step()
-    optimizer.zero_grad()
-    metrics = dict(zip(("loss", "accuracy", "margin"), processes.sum(sums), strict=True))
+        sums += torch.stack([total(part * x) for x in terms])
+    grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
+    metrics = dict(zip(("loss", "accuracy", "margin"), run.processes.sum(sums), strict=True))
     return {**metrics, "grad_norm": grad_norm}
 
 
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the reward model."""
-    processes = run.processes
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their reward models."""
     if not config.preferences:
-        processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
+        run.processes.share(config.prompts)  # a group stays in one process
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    reward_model = load_scalars(config.model, config, policy, run, "--model")
     if config.preferences:
-        pairs = models.fitting(config, policy.config, tokenizer, config.learned_from())
-        groups, held_out = split(config.preferences, pairs)
+        known = models.fitting(config, policy.config, policy.tokenizer, config.learned_from())
+        groups, held_out = split(config.preferences, known)
     else:
-        held_out = held_out_pairs(policy, tokenizer, task, config, run.device)
-    parameters = models.trainable(reward_model)
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
-    evaluator = PairEvaluator(reward_model, tokenizer, task, config, held_out)
+        held_out = held_out_pairs(policy, task, config)
+    optimizer = reward_model.optimizer()
+    evaluator = PairEvaluator(reward_model, task, config, held_out)
 
-    step, _ = run.restore(parameters, optimizer)
-    run.evaluate_if_due(run.samples, evaluator)
+    step, _ = run.restore(reward_model, optimizer)
+    run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
-        done = run.samples / config.total_samples
-        models.set_learning_rate(optimizer, config.learning_rate, done, config)
+        learning = run.unfinished
+        rates = [
+            models.learning_rate(config.learning_rate, x.samples / config.total_samples, config)
+            if s in learning
+            else 0.0
+            for s, x in enumerate(run.runs)
+        ]
+        lr = torch.tensor(rates, dtype=torch.float64)
         if config.preferences:
-            pairs = next_pairs(groups, config, run, step)
-            after = run.samples + 2 * len(pairs)
+            pairs = [
+                next_pairs(groups, config, one, step) if s in learning else []
+                for s, one in enumerate(run.runs)
+            ]
         else:
-            pairs = draw_pairs(policy, tokenizer, task, config, run, step)
-            after = run.samples + config.prompts * config.group_size
-        metrics: dict[str, float | Tensor] = {"pairs": len(pairs)}
-        if pairs:
-            metrics |= update(reward_model, optimizer, tokenizer, task, pairs, config, run)
+            pairs = draw_pairs(policy, task, config, run, step)
+        counts = torch.tensor([len(own) for own in pairs])
+        drawn = 2 * counts if config.preferences else config.prompts * config.group_size
+        metrics = {"pairs": counts}
+        if any(pairs):
+            metrics |= update(reward_model, optimizer, task, pairs, lr, config, run)
 
         step += 1
-        run.log(after, metrics)
-        run.save_if_due(step, parameters, optimizer)
-        run.evaluate_if_due(run.samples, evaluator)
+        for there, found in ((True, metrics), (False, {"pairs": counts})):  # of no pair no loss
+            if seeds := [s for s in learning if bool(pairs[s]) is there]:
+                run.log(drawn, found, seeds)
+        run.save_if_due(step, reward_model, optimizer)
+        run.evaluate_if_due(evaluator)
     return reward_model
 
 

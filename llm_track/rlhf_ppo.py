@@ -17,8 +17,7 @@ prompt q is an episode: its tokens are the actions, and the text before a token 
 GRPO is PPO without the critic: `diff llm_track/rlhf_ppo.py llm_track/grpo.py`. For control:
 algos/ppo.py.
 
-Shapes: K prompts with G completions each, B = K G; P tokens of the longest prompt, T of the longest
-completion.
+Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
 Implementation details, and where defaults leave the source (N: Huang et al. 2024):
  1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules. A
@@ -64,18 +63,26 @@ from manyseeds.command import parse
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset, UsageError
-from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
-from manyseeds.llm_track.sampling import Samples
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
+from manyseeds.llm_track.rollout import (
+    Rollout,
+    collect,
+    minibatches,
+    rewards_of,
+    sample_metrics,
+    total,
+)
+from manyseeds.runs.language_seeds import SeedsRun, main
 from manyseeds.runs.parallel import Processes
 
 MAX_GRAD_NORM = 1.0
@@ -159,47 +166,46 @@ def check_batch(config: Any) -> None:
 def token_rewards(
     rewards: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, kl_coef: float
 ) -> Tensor:
-    """The reward of each token, [B, T]: rewards [B] go to the last one, the KL to every one.
+    """The reward of each token, [S, B, T]: rewards [S, B] go to the last one, the KL to every one.
 
-    logprobs and reference [B, T] are log pi_old and log pi_ref.
+    logprobs and reference [S, B, T] are log pi_old and log pi_ref.
     """
-    last = mask.sum(1, keepdim=True) - 1
+    last = mask.sum(-1, keepdim=True) - 1
     penalties = -kl_coef * (logprobs - reference) * mask
-    return penalties.scatter_add(1, last, rewards.unsqueeze(1))
+    return penalties.scatter_add(-1, last, rewards.unsqueeze(-1))
 
 
-def values_of(critic: Any, samples: Samples) -> Tensor:
-    """V of the state before each token of the completions, [B, T], 0 outside the mask."""
-    T = samples.tokens.shape[1]
-    # The scalar after the prompt's last token stands before the completion's first one.
-    return sampling.scalars(critic, samples)[:, -T - 1 : -1] * samples.mask
+def values_of(critic: AnyModel, rollout: Rollout) -> Tensor:
+    """V of the state before each token of the completions, [S, B, T], 0 outside the mask."""
+    return critic.scalars(rollout)[..., :-1] * rollout.mask
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float) -> Tensor:
-    """Generalised advantage estimates, all [B, T]; 0 outside the mask.
+    """Generalised advantage estimates, all [S, B, T]; 0 outside the mask.
 
     A completion ends with its last token: neither values nor advantages come from beyond it.
     """
     rewards, values = rewards * mask, values * mask
-    next_values = torch.nn.functional.pad(values[:, 1:], (0, 1))
+    next_values = pad(values[..., 1:], (0, 1))
     deltas = rewards + gamma * next_values - values
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + gamma * gae_lambda * advantage
+    advantage, advantages = torch.zeros_like(deltas[..., 0]), []
+    for t in reversed(range(deltas.shape[-1])):
+        advantage = deltas[..., t] + gamma * gae_lambda * advantage
         advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return torch.stack(advantages[::-1], dim=-1)
 
 
 def moments(x: Tensor, mask: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the tokens [B, T] of all processes, 0-d each."""
-    n = processes.sum(mask.sum())
-    mean = processes.sum((x * mask).sum()) / n
-    return mean, processes.sum((((x - mean) * mask) ** 2).sum()) / n
+    """Mean and variance of each seed's tokens [S, B, T] of all processes, [S] each."""
+    n = processes.sum(mask.sum((1, 2)))
+    mean = processes.sum(total(x * mask)) / n
+    deviations = (x - mean.view(-1, 1, 1)) * mask
+    return mean, processes.sum(total(deviations**2)) / n
 
 
 def whiten(advantages: Tensor, mask: Tensor, processes: Processes) -> Tensor:
-    """Advantages [B, T] with mean 0 and variance 1 over the tokens of all processes."""
-    mean, variance = moments(advantages, mask, processes)
+    """Advantages [S, B, T] with mean 0 and variance 1 over each seed's tokens of all processes."""
+    mean, variance = (x.view(-1, 1, 1) for x in moments(advantages, mask, processes))
     return (advantages - mean) * (variance + 1e-8).rsqrt() * mask
 
 
@@ -207,13 +213,13 @@ def whiten(advantages: Tensor, mask: Tensor, processes: Processes) -> Tensor:
 
 
 def surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """The clipped objective of each token, [B, T]."""
+    """The clipped objective of each token, [S, B, T]."""
     ratio = (logprobs - old_logprobs).exp()
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of the KL from a reference, [B, T] (Schulman 2020): never negative, unbiased."""
+    """Estimate of the KL from a reference, [S, B, T] (Schulman 2020): never negative, unbiased."""
     difference = reference - logprobs
     return difference.exp() - difference - 1
 
@@ -221,127 +227,88 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
 def policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, config: Config
 ) -> Tensor:
-    """This part's share of a minibatch's policy loss, 0-d; all arguments [B, T]."""
-    return -(
-        weights * surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
-    ).sum()
+    """This part's share of each seed's policy loss, [S]; all tensors [S, B, T]."""
+    objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
+    return -total(weights * objective)
 
 
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, config: Config
 ) -> Tensor:
-    """This part's share of a minibatch's value loss, 0-d; all arguments [B, T]."""
+    """This part's share of each seed's value loss, [S]; all tensors [S, B, T]."""
     losses = (values - returns).square()
     if config.clip_value_range > 0:
         change = (values - old_values).clamp(-config.clip_value_range, config.clip_value_range)
         losses = torch.max(losses, (old_values + change - returns).square())
-    return 0.5 * (weights * losses).sum()
+    return 0.5 * total(weights * losses)
 
 
 # ---- The training --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Batch(Samples):
-    """Samples to learn from; their log-probabilities are those of pi_old."""
+class Batch(Rollout):
+    """Completions to learn from; their log-probabilities are those of pi_old."""
 
-    reference: Tensor  # [B, T], log pi_ref
-    values: Tensor  # [B, T], V_old
-    advantages: Tensor  # [B, T], whitened
-    returns: Tensor  # [B, T]
-
-
-def collect(
-    policy: Any, tokenizer: Any, task: tasks.Task, config: Config, run: LanguageRun, step: int
-) -> tuple[Samples, list[tasks.Graded]]:
-    """Draw prompts, complete each of them G times, and grade them; the share of this process."""
-    K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
-    problems = [p for p in drawn for _ in range(G)]
-    mine = run.processes.share(K * G)
-    problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
-    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(
-        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
-    )
-    if policy.computes_in_half:
-        old = sampling.in_batches(
-            lambda part: sampling.logprobs(policy, part, config.temperature),
-            samples,
-            config.micro_batch_size,
-        )
-        samples = replace(samples, logprobs=old)
-    texts = sampling.decode(tokenizer, samples)
-    return samples, [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
-
-
-def rewards_of(
-    graded: Sequence[tasks.Graded], samples: Samples, reward_model: Any, config: Config
-) -> Tensor:
-    """The reward of each completion, [B]."""
-    rules = [x.accuracy + config.format_weight * x.format for x in graded]
-    rewards = torch.tensor(rules, device=samples.tokens.device) * config.rules
-    if reward_model is not None:
-        size = config.micro_batch_size
-        rewards += sampling.in_batches(lambda x: sampling.scores(reward_model, x), samples, size)
-    return rewards
+    reference: Tensor  # [S, B, T], log pi_ref
+    values: Tensor  # [S, B, T], V_old
+    advantages: Tensor  # [S, B, T], whitened
+    returns: Tensor  # [S, B, T]
 
 
 def prepare(
-    samples: Samples,
+    rollout: Rollout,
     rewards: Tensor,
-    critic: Any,
-    reference: models.Reference,
+    critic: AnyModel,
+    reference: Any,
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> tuple[Batch, Tensor]:
-    """What the update needs of a step's samples and rewards [B], and the explained variance."""
-    size, ref = config.micro_batch_size, samples.logprobs
+    """What the update needs of completions and their rewards [S, B]; the explained variance [S]."""
+    ref, mask = rollout.logprobs, rollout.mask
     if config.kl_coef > 0:
-        ref = reference.logprobs(samples, config.temperature, size)
-    values = sampling.in_batches(lambda part: values_of(critic, part), samples, size)
-    by_token = token_rewards(rewards, samples.logprobs, ref, samples.mask, config.kl_coef)
-    advantages = gae(by_token, values, samples.mask, config.gamma, config.gae_lambda)
+        ref = reference.logprobs(rollout, config.temperature)
+    with torch.no_grad():
+        values = values_of(critic, rollout)
+    by_token = token_rewards(rewards, rollout.logprobs, ref, mask, config.kl_coef)
+    advantages = gae(by_token, values, mask, config.gamma, config.gae_lambda)
     returns = advantages + values
     # The returns' deviation from V_old is the advantage.
-    (_, left), (_, all_of_it) = (
-        moments(x, samples.mask, run.processes) for x in (advantages, returns)
-    )
+    (_, left), (_, all_of_it) = (moments(x, mask, run.processes) for x in (advantages, returns))
     batch = Batch(
-        **vars(samples),
+        **vars(rollout),
         reference=ref,
         values=values,
-        advantages=whiten(advantages, samples.mask, run.processes),
+        advantages=whiten(advantages, mask, run.processes),
         returns=returns,
     )
     return batch, 1 - left / all_of_it
 
 
 def update(
-    policy: Any,
-    critic: Any,
-    optimizers: Sequence[torch.optim.Optimizer],
+    policy: AnyModel,
+    critic: AnyModel,
+    optimizers: Sequence[Any],
     batch: Batch,
-    rows: np.ndarray,
+    rows: Tensor,
+    rates: Sequence[float],
     config: Config,
-    run: LanguageRun,
+    run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step of policy and critic on some rows of the whole batch; returns metrics."""
-    processes = run.processes
-    mine = processes.mine(rows, config.prompts * config.group_size)
-    total_tokens = processes.sum(batch.mask[mine].sum())
+    """One gradient step of policy and critic on some rows of each seed, [S, M]; returns metrics,
+    [S] each."""
+    lengths = run.processes.gather(batch.lengths.mT).mT  # of the rows of all processes
+    tokens = lengths.gather(1, rows).sum(1).view(-1, 1, 1)
     eps = config.clip_range or math.inf
-    sums = torch.zeros(8, device=run.device)
-    for part in batch.parts(mine, config.micro_batch_size):
-        logprobs = sampling.logprobs(policy, part, config.temperature)
+    sums = torch.zeros(8, len(rows), device=run.device)
+    for part in policy.parts(batch, rows):
+        logprobs = policy.logprobs(part, config.temperature)
         values = values_of(critic, part)
-        weights = part.mask / total_tokens
-        losses = torch.stack([
-            policy_loss(logprobs, part.logprobs, part.advantages, weights, config),
-            value_loss(values, part.values, part.returns, weights, config),
-        ])  # fmt: skip
-        loss = losses[0] + config.value_coef * losses[1]
-        loss.backward()
+        weights = part.mask / tokens
+        of_policy = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
+        of_critic = value_loss(values, part.values, part.returns, weights, config)
+        losses = of_policy + config.value_coef * of_critic
+        losses.sum().backward()
         with torch.no_grad():
             ratio = (logprobs - part.logprobs).exp()
             below, above = ratio < 1 - eps, ratio > 1 + eps
@@ -352,89 +319,60 @@ def update(
                 above & (part.advantages > 0),
                 k3(part.logprobs, logprobs),
             )
-            sums += torch.stack([loss, *losses, *((weights * x).sum() for x in of_tokens)])
-    norms = []
-    for model, optimizer in zip((policy, critic), optimizers, strict=True):
-        parameters = models.trainable(model)
-        processes.sum_gradients(parameters)
-        norms.append(torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
-        if 0 < norms[-1] < math.inf:
-            optimizer.step()
-        optimizer.zero_grad()
+            means = (total(weights * x) for x in of_tokens)
+            sums += torch.stack([losses, of_policy, of_critic, *means])
+    grad_norm, critic_grad_norm = (
+        optimizer.step(lr, MAX_GRAD_NORM) for optimizer, lr in zip(optimizers, rates, strict=True)
+    )
     names = (
         "loss", "policy_loss", "value_loss",
         "kl", "clipfrac", "clip_low", "clip_high", "approx_kl",
     )  # fmt: skip
-    metrics = dict(zip(names, processes.sum(sums), strict=True))
-    return {**metrics, "grad_norm": norms[0], "critic_grad_norm": norms[1]}
+    metrics = dict(zip(names, run.processes.sum(sums), strict=True))
+    return {**metrics, "grad_norm": grad_norm, "critic_grad_norm": critic_grad_norm}
 
 
-def sample_metrics(
-    samples: Samples, graded: Sequence[tasks.Graded], rewards: Tensor, G: int, run: LanguageRun
-) -> dict[str, Tensor]:
-    """What is logged of a step's samples, over all processes."""
-    accuracy = torch.tensor([x.accuracy for x in graded], device=run.device)
-    framed = torch.tensor([x.format for x in graded], device=run.device)
-    solved = accuracy.view(-1, G).mean(1).repeat_interleave(G)
-    columns = {
-        "reward": rewards,
-        "accuracy": accuracy,
-        "format": framed,
-        "length": samples.lengths.float(),
-        "all_solved": (solved == 1).float(),
-        "all_failed": (solved == 0).float(),
-    }
-    means = run.processes.gather(torch.stack(list(columns.values()), 1)).mean(0)
-    tokens = run.processes.sum(torch.stack([samples.entropy.sum(), samples.mask.sum()]))
-    return {**dict(zip(columns, means, strict=True)), "entropy": tokens[0] / tokens[1]}
-
-
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the policy."""
-    processes = run.processes
-    processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    reference = models.Reference(policy)
-    reward_model, origin = None, ("--model", config.model)
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their policies."""
+    run.processes.share(config.prompts)  # a group stays in one process
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    reference, reward_model = policy.frozen(), None
+    name, flag = config.model, "--model"
     if config.reward_model:
-        origin = ("--reward-model", config.reward_model)
-        reward_model = models.load_scalar(
-            origin[1], config, run.device, processes, origin[0], run.seed
-        )
-    critic = models.load_scalar(origin[1], config, run.device, processes, origin[0], run.seed)
-    rates = config.learning_rate, config.critic_learning_rate
-    optimizers = [
-        torch.optim.AdamW(models.trainable(model), lr=rate, weight_decay=0.0, fused=True)
-        for model, rate in zip((policy, critic), rates, strict=True)
-    ]
-    trained = models.trainable(policy, critic)
-    evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
-    B = config.prompts * config.group_size
+        name, flag = config.reward_model, "--reward-model"
+        reward_model = load_scalars(name, config, policy, run, flag)
+    critic = load_scalars(name, config, policy, run, flag)
+    optimizers = [policy.optimizer(), critic.optimizer()]
+    learners = [policy, critic, *optimizers]
+    evaluator = TaskEvaluator(policy, task, config, reference)
+    B, G = config.prompts * config.group_size, config.group_size
 
-    step, _ = run.restore(trained, *optimizers)
-    run.evaluate_if_due(run.samples, evaluator)
+    step, _ = run.restore(*learners)
+    run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
         done = run.samples / config.total_samples
-        for optimizer, rate in zip(optimizers, rates, strict=True):
-            models.set_learning_rate(optimizer, rate, done, config)
-        samples, graded = collect(policy, tokenizer, task, config, run, step)
-        rewards = rewards_of(graded, samples, reward_model, config)
-        rewards -= config.missing_eos_penalty * ~samples.ended
-        batch, explained_variance = prepare(samples, rewards, critic, reference, config, run)
+        rates = [
+            models.learning_rate(initial, done, config)
+            for initial in (config.learning_rate, config.critic_learning_rate)
+        ]
+        rollout, graded = collect(policy, task, config, run, step)
+        rewards = rewards_of(graded, rollout, reward_model, config)
+        rewards = rewards - config.missing_eos_penalty * ~rollout.ended
+        batch, explained_variance = prepare(rollout, rewards, critic, reference, config, run)
 
-        shuffle, updates = run.rng("minibatches", step), []
-        for _ in range(config.epochs):
-            for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                updates.append(update(policy, critic, optimizers, batch, rows, config, run))
+        updates = [
+            update(policy, critic, optimizers, batch, rows, rates, config, run)
+            for rows in minibatches(run, step, B, config)
+        ]
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
-        metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
+        metrics = {k: torch.stack([x[k] for x in updates]).mean(0) for k in updates[0]}
+        metrics |= sample_metrics(rollout, graded, rewards, G, run)
         metrics["explained_variance"] = explained_variance
-        run.log(run.samples + B, metrics)
-        run.save_if_due(step, trained, *optimizers)
-        run.evaluate_if_due(run.samples, evaluator)
+        run.log(B, metrics)
+        run.save_if_due(step, *learners)
+        run.evaluate_if_due(evaluator)
     return policy
 
 

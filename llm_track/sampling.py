@@ -514,11 +514,11 @@ def scores(model: Any, samples: Samples) -> Tensor:
 def in_batches(function: Callable[[Samples], Tensor], samples: Samples, size: int) -> Tensor:
     """Apply a function of samples without gradients, `size` rows at a time; [B, ...].
 
-    A result with T columns is padded with 0 to the width of the whole batch.
+    A result with columns is padded with 0 where its part is narrower than the whole batch.
     """
     order = samples.lengths.argsort(stable=True)  # as `parts` takes them
-    parts = [function(part) for part in samples.parts(range(len(samples)), size)]
-    width = samples.tokens.shape[1]
-    if parts[0].dim() > 1:
-        parts = [torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in parts]
-    return torch.cat(parts)[order.argsort()]
+    results, width = [], samples.tokens.shape[1]
+    for part in samples.parts(range(len(samples)), size):
+        x, missing = function(part), width - part.tokens.shape[1]
+        results.append(torch.nn.functional.pad(x, (0, missing)) if x.dim() > 1 else x)
+    return torch.cat(results)[order.argsort()]

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -41,9 +40,11 @@ from torch import Tensor
 
 from manyseeds.cli import Added, Positive, PositiveInt, Preset, path_of
 from manyseeds.errors import UsageError
-from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
-from manyseeds.runs.language import LanguageRun, main
+from manyseeds.llm_track.policies import AnyModel, load_policy
+from manyseeds.llm_track.rollout import from_texts, total
+from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
 
@@ -109,56 +110,48 @@ def source_of(config: Config, task: tasks.Task, policy: Any, tokenizer: Any) -> 
     return tasks.JsonlTask(task.id, fitting, [])
 
 
-def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor) -> Tensor:
-    """This part's share of the mean over all tokens of a step, 0-d; logprobs, mask [B, T]."""
-    return -(logprobs * mask).sum() / total_tokens
+def negative_log_likelihood(logprobs: Tensor, total_tokens: Tensor) -> Tensor:
+    """This part's share of the mean over all tokens of each seed's step, [S].
+
+    logprobs: [S, B, T], 0 after the last token. total_tokens: [S], of the step.
+    """
+    return -total(logprobs) / total_tokens
 
 
-def train(config: Config, run: LanguageRun) -> Any:
-    """Train one seed; returns the model."""
-    processes = run.processes
-    mine = processes.share(config.batch_size)
-    policy, tokenizer = models.load_model(config, run.device, processes)
-    task = models.task_of(config, policy, tokenizer)
-    source = source_of(config, task, policy, tokenizer)
-    reference = models.Reference(policy)
-    parameters = models.trainable(policy)
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
-    evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
-    T = models.completion_tokens(config)
-    N = config.batch_size
+def train(config: Config, run: SeedsRun) -> AnyModel:
+    """Train all seeds of a run; returns their models."""
+    mine = run.processes.share(config.batch_size)
+    policy = load_policy(config, run)
+    task = models.task_of(config, policy.config, policy.tokenizer)
+    source = source_of(config, task, policy, policy.tokenizer)
+    optimizer = policy.optimizer()
+    evaluator = TaskEvaluator(policy, task, config, policy.frozen())
+    N, T = config.batch_size, models.completion_tokens(config)
 
-    step, _ = run.restore(parameters, optimizer)
-    run.evaluate_if_due(run.samples, evaluator)
+    step, _ = run.restore(policy, optimizer)
+    run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
         done = run.samples / config.total_samples
-        models.set_learning_rate(optimizer, config.learning_rate, done, config)
-        rng = run.rng("demonstrations", step)
-        problems = tasks.next_problems(source, N, step * N, run, "demonstrations", rng)[mine]
-        batch = sampling.from_texts(
-            tokenizer, task, [p.prompt for p in problems], [task.shown(p) for p in problems],
-            T, run.device,
-        )  # fmt: skip
-        total_tokens = processes.sum(batch.mask.sum())
-        loss = torch.zeros((), device=run.device)
-        for i in range(0, len(batch), config.micro_batch_size):
-            part = batch[i : i + config.micro_batch_size]
-            share = negative_log_likelihood(
-                sampling.logprobs(policy, part), part.mask, total_tokens
-            )
-            share.backward()
-            loss += share.detach()
-        processes.sum_gradients(parameters)
-        grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-        if 0 < grad_norm < math.inf:
-            optimizer.step()
-        optimizer.zero_grad()
+        lr = models.learning_rate(config.learning_rate, done, config)
+        problems = []
+        for one, rng in zip(run.runs, run.rngs("demonstrations", step), strict=True):
+            drawn = tasks.next_problems(source, N, step * N, one, "demonstrations", rng)
+            problems.append(drawn[mine])
+        prompts = [[p.prompt for p in own] for own in problems]
+        shown = [[task.shown(p) for p in own] for own in problems]
+        batch = from_texts(policy, task, prompts, shown, T)
+        total_tokens = run.processes.sum(batch.lengths.sum(1))
+        loss = torch.zeros(len(policy), device=run.device)
+        for part in policy.parts(batch):
+            shares = negative_log_likelihood(policy.logprobs(part, 1.0), total_tokens)
+            shares.sum().backward()
+            loss += shares.detach()
+        grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
 
         step += 1
-        metrics = {"loss": processes.sum(loss), "grad_norm": grad_norm}
-        run.log(run.samples + N, metrics)
-        run.save_if_due(step, parameters, optimizer)
-        run.evaluate_if_due(run.samples, evaluator)
+        run.log(N, {"loss": run.processes.sum(loss), "grad_norm": grad_norm})
+        run.save_if_due(step, policy, optimizer)
+        run.evaluate_if_due(evaluator)
     return policy
 
 

@@ -678,6 +678,11 @@ class TaskConfig(LanguageConfig):
 
         models.check_request(self)
 
+    def trains_together(self) -> bool:
+        from manyseeds.llm_track import policies
+
+        return policies.together(self)
+
     def learned_from(self) -> Mapping[Any, Sequence[str]]:
         """Rows of a data set, each with the completions to learn from. Raises UsageError."""
         return {}

@@ -42,7 +42,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,17 +60,19 @@ from manyseeds.llm_track import (
     sft,
     tasks,
 )
-from manyseeds.llm_track.evaluation import TaskEvaluator
+from manyseeds.llm_track.evaluation import evaluator_of
+from manyseeds.llm_track.policies import HubModel
 from manyseeds.process import resolve_device, set_up_process
-from manyseeds.record import RunFolder
+from manyseeds.record import RunFolder, part_name
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import (
     Evaluator,
     LanguageConfig,
     LanguageRun,
-    complete_seeds_in_turn,
+    complete_seeds,
     print_result,
 )
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.set_aside import Code
 
 Reader = Callable[[Sequence[int]], str]  # the text of a completion's tokens
@@ -208,9 +209,9 @@ class SFTBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, N = library(), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = models.task_of(config, policy, tokenizer)
+        task = models.task_of(config, policy.config, tokenizer)
         source = sft.source_of(config, task, policy, tokenizer)
-        evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        evaluator = evaluator_of(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
         drawn = (
             tasks.next_problems(
@@ -248,17 +249,17 @@ class RewardModelBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, B = library(), config.prompts * config.group_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = models.task_of(config, policy, tokenizer)
+        task = models.task_of(config, policy.config, tokenizer)
         model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
-        held_out = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
-        evaluator = reward_model.PairEvaluator(model, tokenizer, task, config, held_out)
+        sampler, scored = (HubModel(x, tokenizer, config, run.processes) for x in (policy, model))
+        held_out = reward_model.held_out_pairs(sampler, task, config)
+        evaluator = reward_model.PairEvaluator(scored, task, config, held_out)
         run.evaluate_if_due(0, evaluator)
-        steps = math.ceil(config.total_samples / B)
-        drawn = range(steps)
+        steps, seed = math.ceil(config.total_samples / B), SeedsRun(config, run.seeds)
         pairs = [
             pair
-            for step in drawn
-            for pair in reward_model.draw_pairs(policy, tokenizer, task, config, run, step)
+            for step in range(steps)
+            for pair in reward_model.draw_pairs(sampler, task, config, seed, step)[0]
         ]
         run.pause()
         if len(pairs) < steps:
@@ -303,15 +304,15 @@ class DPOBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, N = library(), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = models.task_of(config, policy, tokenizer)
+        task = models.task_of(config, policy.config, tokenizer)
         given = models.fitting(config, policy.config, tokenizer, config.learned_from())
-        evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        evaluator = evaluator_of(policy, tokenizer, task, config, models.Reference(policy))
         run.evaluate_if_due(0, evaluator)
         pairs, axis = given, config.total_samples
         if not given:
-            pairs, axis = dpo.make_pairs(policy, tokenizer, task, config, run)
-            if not pairs:
-                raise UsageError(f"--model {config.model}: no prompt has right and wrong samples")
+            hub = HubModel(policy, tokenizer, config, run.processes)
+            (pairs,) = dpo.make_pairs(hub, task, config, SeedsRun(config, run.seeds))
+            axis = dpo.generated(config)
         run.pause()
         steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)
         rows = [pairs[i] for k in range(steps) for i in dpo.rows_of_step(k, N, len(pairs), run)]
@@ -388,8 +389,8 @@ class GRPOBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl = library()
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = models.task_of(config, policy, tokenizer)
-        evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        task = models.task_of(config, policy.config, tokenizer)
+        evaluator = evaluator_of(policy, tokenizer, task, config, models.Reference(policy))
         settings = cls.arguments(config)
         updates, B = settings["logging_steps"], config.prompts * config.group_size
         problems = problems_of(
@@ -641,12 +642,13 @@ def main(args: Sequence[str] | None = None) -> None:
     config.check_request()
     folder = RunFolder.of(config, label)
 
-    def train_one(seed: int, part: Path) -> None:
-        run = LanguageRun(config, [seed], part, label, source="trl")
-        train_seed(flags.algo, config, run)
+    def train_missing(seeds: Sequence[int]) -> None:
+        for seed in seeds:
+            part = folder.path / part_name([seed])
+            train_seed(flags.algo, config, LanguageRun(config, [seed], part, label, source="trl"))
 
     code = Code(config, [train, BASELINES[flags.algo]], LanguageRun.kind_origins())
-    complete_seeds_in_turn(folder, code, train_one)
+    complete_seeds(folder, code, train_missing, together=False)
     print_result(folder, config, BASELINES[flags.algo].module.PRESETS.get(config.task))
 
 

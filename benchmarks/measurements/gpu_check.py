@@ -38,7 +38,7 @@ from manyseeds import capture, envs, kernels
 from manyseeds.algos import ppo
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.cases import ALGORITHMS, Case, command_line
-from manyseeds.benchmarks.measurements.measure import LearningOnly, origin, write_measured
+from manyseeds.benchmarks.measurements.measure import SeedsLearningOnly, origin, write_measured
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import ScriptConfig, from_preset, parse
 from manyseeds.digest import ROOT
@@ -48,6 +48,7 @@ from manyseeds.llm_track import grpo, models, sampling, tasks
 from manyseeds.process import ENDING, set_up_process
 from manyseeds.record import gpu
 from manyseeds.runs.control import Run
+from manyseeds.runs.parallel import Processes
 from manyseeds.seeds import PURPOSES, SeedStreams
 
 CPU = torch.device("cpu")
@@ -373,7 +374,7 @@ def log_probabilities(device: torch.device) -> str:
             found = []
             for where in (CPU, device):
                 config = language_config(folder, where, dtype=dtype)
-                model, tokenizer = models.load_model(config, where, LearningOnly(config).processes)
+                model, tokenizer = models.load_model(config, where, Processes(where))
                 texts = sampling.from_texts(
                     tokenizer, tasks.make("addition"), ["1+2="] * 8, list("abcdefgh"), 16, where
                 )
@@ -391,10 +392,8 @@ def language_step(device: torch.device) -> str:
             found = []
             for where in (CPU, device):
                 config = language_config(folder, where, dtype="float32", lora_rank=rank)
-                policy = grpo.train(config, LearningOnly(config))
-                found.append(
-                    torch.cat([p.detach().cpu().flatten() for p in models.trainable(policy)])
-                )
+                policy = grpo.train(config, SeedsLearningOnly(config, [0]))
+                found.append(torch.cat([p.cpu().flatten() for p in policy.tensors().values()]))
             apart = (found[0] - found[1]).abs() > config.learning_rate / 10
             shares.append(float(apart.double().mean()))
     found_shares = ", with LoRA ".join(f"{share:.2%}" for share in shares)

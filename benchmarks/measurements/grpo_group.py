@@ -27,16 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
-from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
+from manyseeds.llm_track import grpo, models, rlhf_ppo, tasks
+from manyseeds.llm_track.policies import load_policy, load_scalars
+from manyseeds.llm_track.rollout import collect, minibatches, rewards_of, samples_of
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.process import set_up_process
-from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun
 
 TASK, SEED = "addition", 0
 EPOCHS = 2  # passes over the samples of a step, so that more ratios leave the clip range
@@ -64,15 +65,13 @@ class Sampled:
 
 
 def update_critic(
-    critic: Any, optimizer: torch.optim.Optimizer, batch: rlhf_ppo.Batch, config: rlhf_ppo.Config
+    critic: Any, optimizer: Any, batch: rlhf_ppo.Batch, config: rlhf_ppo.Config
 ) -> None:
     """One gradient step of the critic on a whole batch, the value part of rlhf_ppo.update."""
     weights = batch.mask / batch.mask.sum()
     values = rlhf_ppo.values_of(critic, batch)
-    rlhf_ppo.value_loss(values, batch.values, batch.returns, weights, config).backward()
-    torch.nn.utils.clip_grad_norm_(critic.parameters(), rlhf_ppo.MAX_GRAD_NORM)
-    optimizer.step()
-    optimizer.zero_grad()
+    rlhf_ppo.value_loss(values, batch.values, batch.returns, weights, config).sum().backward()
+    optimizer.step(config.critic_learning_rate, rlhf_ppo.MAX_GRAD_NORM)
 
 
 def train(config: grpo.Config, critic_config: rlhf_ppo.Config, steps: int) -> tuple[Sampled, Any]:
@@ -80,37 +79,29 @@ def train(config: grpo.Config, critic_config: rlhf_ppo.Config, steps: int) -> tu
 
     Returns the last step, and the tokenizer.
     """
-    run = LanguageRun(config, [SEED])
-    policy, tokenizer = models.load_model(config, run.device, run.processes)
-    critic = models.load_scalar(config.model, config, run.device, run.processes, "--model")
-    reference, task = models.Reference(policy), tasks.make(config.task)
-    optimizers = [
-        torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-        for model, rate in (
-            (policy, config.learning_rate),
-            (critic, critic_config.critic_learning_rate),
-        )
-    ]
+    run = SeedsRun(config, [SEED])
+    policy = load_policy(config, run)
+    critic = load_scalars(config.model, config, policy, run, "--model")
+    reference, task = policy.frozen(), tasks.make(config.task)
+    optimizer, of_critic = policy.optimizer(), critic.optimizer()
     G, B = config.group_size, config.prompts * config.group_size
     for step in range(steps):
-        samples, graded = grpo.collect(policy, tokenizer, task, config, run, step)
-        rewards = grpo.rewards_of(graded, samples, None, config)
-        advantages = grpo.group_advantages(rewards.view(-1, G)).view(-1, 1)
-        prepared, _ = rlhf_ppo.prepare(samples, rewards, critic, reference, critic_config, run)
+        rollout, (graded,) = collect(policy, task, config, run, step)
+        rewards = rewards_of([graded], rollout, None, config)
+        advantages = grpo.group_advantages(rewards.unflatten(1, (-1, G))).flatten(1)
+        prepared, _ = rlhf_ppo.prepare(rollout, rewards, critic, reference, critic_config, run)
         batch = grpo.Batch(
-            **vars(samples),
+            **vars(rollout),
             reference=prepared.reference,
-            advantages=advantages.expand_as(samples.tokens),
+            advantages=advantages.unsqueeze(-1).expand_as(rollout.tokens),
         )
-        shuffle = run.rng("minibatches", step)
-        for _ in range(config.epochs):
-            for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                grpo.update(policy, optimizers[0], batch, rows, config, run)
-                part = prepared[torch.from_numpy(rows)]
-                update_critic(critic, optimizers[1], part, critic_config)
+        for rows in minibatches(run, step, B, config):
+            grpo.update(policy, optimizer, batch, rows, config.learning_rate, config, run)
+            update_critic(critic, of_critic, prepared[rows], critic_config)
     with torch.no_grad():
-        current = sampling.logprobs(policy, samples, config.temperature)
-    return Sampled(samples, graded, prepared.reference, prepared.values, current), tokenizer
+        current = policy.logprobs(rollout, config.temperature)
+    numbers = (x[0] for x in (prepared.reference, prepared.values, current))
+    return Sampled(samples_of(rollout), graded, *numbers), policy.tokenizer
 
 
 def chosen(step: Sampled, group_size: int) -> dict[str, int]:

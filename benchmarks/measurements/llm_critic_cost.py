@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import EQUAL
 from manyseeds.benchmarks.measurements.measure import (
-    LearningOnly,
     Measurement,
+    SeedsLearningOnly,
     in_turn,
     measured,
     measuring,
@@ -37,8 +35,10 @@ from manyseeds.benchmarks.measurements.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
-from manyseeds.llm_track import models
+from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse, requested_seeds
+from manyseeds.kernels.guard import looking_by_iteration
+from manyseeds.llm_track import models, policies
+from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.parallel import Processes
 from manyseeds.untrusted import COST, ORIGIN
@@ -79,26 +79,25 @@ def measure(algo: str, passes: str, results: str) -> dict[str, float]:
     """Train with evaluation off; samples, seconds, memory, parameters and optimizer bytes."""
     module: Any = catalog.module("llm_track", algo)
     importlib.import_module("transformers.models.llama.modeling_llama")
-    optimizers: list[torch.optim.Optimizer] = []
+    optimizers: list[SeedAdam] = []
 
-    class Counted(torch.optim.AdamW):
+    class Counted(SeedAdam):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             optimizers.append(self)
 
-    torch.optim.AdamW = Counted  # type: ignore[misc]
+    policies.SeedAdam = Counted  # type: ignore[misc]
     set_up_process(1)
     imports = peak_memory()
-    run = LearningOnly(config_of(algo, passes, results))
-    module.train(run.config, run)
-    trained = [p for o in optimizers for group in o.param_groups for p in group["params"]]
-    kept = [
-        x for o in optimizers for state in o.state.values() for x in state.values() if x.dim() > 0
-    ]
-    kept += trained  # gradients are as large
+    config = config_of(algo, passes, results)
+    run = SeedsLearningOnly(config, requested_seeds(config))
+    with looking_by_iteration():  # as in every command that trains
+        module.train(config, run)
+    trained = [x.params for x in optimizers]
+    kept = [y for x in optimizers for y in (x.grads, x.mean, x.square)]
     return {
         "samples": run.samples,
-        "learn_s": run.learn_s,
+        "learn_s": run.figures()["learn_s"],
         "memory": peak_memory() - imports,
         "parameters": sum(p.numel() for p in trained),
         "optimizer_bytes": sum(x.numel() * x.element_size() for x in kept),

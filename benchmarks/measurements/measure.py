@@ -21,6 +21,7 @@ from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import provenance
 from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.untrusted import Shape, read_shaped
 from manyseeds.writing import write_json
 
@@ -112,13 +113,24 @@ class LearningOnly(LanguageRun):
     """A language run in memory, never evaluated, whose clock begins at the first step."""
 
     def evaluate_if_due(self, samples: int, evaluator: Any) -> None:
-        if not self._opened:
-            self._open()
-        self.samples = samples
+        self.evaluates(samples, evaluator)  # the first call starts the clock
 
     def figures(self) -> dict[str, float]:
         """Samples, and the seconds from the first step to the end of the last update."""
         return {"samples": self.samples, "learn_s": self._metrics[-1]["learn_s"]}
+
+
+class SeedsLearningOnly(SeedsRun):
+    """The same for all seeds of a batch."""
+
+    def evaluate_if_due(self, evaluator: Any) -> None:
+        for run in self.runs:
+            run.evaluates(run.samples, evaluator)
+
+    def figures(self) -> dict[str, float]:
+        """Samples of all seeds, and the seconds as in LearningOnly."""
+        seconds = [float(run.metrics()["learn_s"].iloc[-1]) for run in self.runs]
+        return {"samples": sum(run.samples for run in self.runs), "learn_s": sum(seconds)}
 
 
 # ---- Who starts it --------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from typing import Any
 
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.measurements.measure import (
-    LearningOnly,
     Measurement,
+    SeedsLearningOnly,
     check_core,
     in_turn,
     measured,
@@ -40,8 +40,16 @@ from manyseeds.benchmarks.measurements.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, from_identity, identity, parse_both, read_algo
+from manyseeds.cli import (
+    PositiveInt,
+    from_identity,
+    identity,
+    parse_both,
+    read_algo,
+    requested_seeds,
+)
 from manyseeds.digest import ROOT
+from manyseeds.kernels.guard import looking_by_iteration
 from manyseeds.llm_track import models
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.runs.language import LanguageConfig
@@ -78,12 +86,13 @@ class Flags:
 
 
 def measure(algo: str, settings: str) -> dict[str, float]:
-    """Train the first seed of a Config, given as JSON; its samples and the seconds of learning."""
+    """Train the seeds of a Config, given as JSON; samples and seconds of learning, of all seeds."""
     module = catalog.module("llm_track", algo)
     config = from_identity(module.Config, json.loads(settings))
     set_up_process(config.threads)
-    run = LearningOnly(config)
-    module.train(config, run)
+    run = SeedsLearningOnly(config, requested_seeds(config))
+    with looking_by_iteration():  # as in every command that trains
+        module.train(config, run)
     return run.figures()
 
 
@@ -123,10 +132,11 @@ def measure_both(flags: Flags, config: LanguageConfig) -> list[dict[str, Any]]:
 
 
 def name_of(algo: str, config: LanguageConfig) -> str:
-    """The method, and what differs from its preset: `grpo, total_samples 2560`."""
+    """The method, its seeds, and what differs from its preset: `grpo, 10 seeds, beta 0.1`."""
     plain, own = catalog.plain_settings("llm_track", algo, config.task) or {}, identity(config)
     changed = (f", {name} {x}" for name, x in own.items() if plain.get(name) != x)
-    return algo + "".join(changed)
+    seeds = f", {config.seeds} seeds" if config.seeds > 1 else ""
+    return algo + seeds + "".join(changed)
 
 
 @failing_in_one_line()

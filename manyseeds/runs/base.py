@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -441,14 +441,25 @@ def complete_parts(
     return folder
 
 
+class Recording(Protocol):
+    """What `carry_out` asks of a run: see BaseRun."""
+
+    def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None: ...
+    def heed(self) -> None: ...
+    def finish(self, result: Any) -> Any: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+    def outlook(self) -> str: ...
+
+
 def carry_out(
     config: AnyConfig,
     train: Callable[[AnyConfig, Any], Any],
-    run: BaseRun,
+    run: Recording,
     definitions: Sequence[Any] = (),
     packages: Sequence[str] = (),
 ) -> None:
-    """Train and store one part.
+    """Train and store one part, or those of a batch.
 
     definitions: what the code begins with, where that is not `train` alone. packages: whose
     versions decide its curves, besides those of every run.

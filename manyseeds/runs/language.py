@@ -1,4 +1,4 @@
-"""Records one training run of a language model, one seed at a time.
+"""Records the training of one seed of a language model (of all seeds: language_seeds.py).
 
 A part `runs/<task>/<algo>/<name>/seeds-003-003/` contains, besides the files of every part:
 
@@ -9,18 +9,16 @@ A part `runs/<task>/<algo>/<name>/seeds-003-003/` contains, besides the files of
                         with more samples than the curve's; samples, seconds
     model/              the trained model as `save_pretrained` writes it (not committed)
 
-Seeds are trained one after another. Everything random in a step is drawn from the seed, a purpose
-and the number of the step: a training that goes on from a checkpoint draws what it would have.
+Everything random in a step is drawn from the seed, a purpose and the number of the step: a training
+that goes on from a checkpoint draws what it would have.
 """
 
 from __future__ import annotations
 
-from manyseeds.command import failing_in_one_line
-
-import inspect
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +27,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from manyseeds import snapshot, stats
+from manyseeds import stats
 from manyseeds.cli import (
     Added,
-    AnyConfig,
     Execution,
     Fraction,
     NonNegativeInt,
@@ -49,12 +46,10 @@ from manyseeds.cli import (
 )
 from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
-from manyseeds.process import resolve_device, set_up_process
-from manyseeds.progress import Progress, console
+from manyseeds.progress import Progress
 from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_parquet, read_part
 from manyseeds.runs.base import (
     BaseRun,
-    carry_out,
     complete,
     parts_with,
     print_table,
@@ -63,7 +58,6 @@ from manyseeds.runs.base import (
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code, installed
-from manyseeds.untrusted import reading
 from manyseeds.worth import SHARE_OF_FAILURE, final_values, worths_of
 from manyseeds.writing import parquet_bytes
 
@@ -106,7 +100,8 @@ class LanguageConfig(ResumableConfig):
     tiny-base-800 and micro-base-3200; tiny is tiny-base after a run of sft.py; see
     llm_track/models.py."""
     seeds: Annotated[Seeds, Execution()] = 1
-    """Number of seeds S. They are trained one after another."""
+    """Number of seeds S. Those of a small Llama are trained as one batch, those of any other model
+    one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
     total_samples: PositiveInt = 51_200
@@ -155,6 +150,10 @@ class LanguageConfig(ResumableConfig):
                 raise UsageError(f"--{name} '': must name a {name}")
         self.check()
 
+    def trains_together(self) -> bool:
+        """Whether all seeds are trained as one batch."""
+        return False
+
     def check(self) -> None:
         """Conditions between fields; raises UsageError."""
 
@@ -167,11 +166,14 @@ class Evaluator(Protocol):
 
     headline: str  # the measure of the progress bar and the figure
 
-    def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """The measures and a few transcripts; final: with more samples."""
+    def __call__(
+        self, final: bool, seeds: Sequence[int] = (0,)
+    ) -> list[tuple[dict[str, float], list[dict[str, Any]]]]:
+        """The measures and a few transcripts of some seeds of the batch, counted from its first;
+        final: with more samples."""
 
-    def save(self, folder: Path) -> None:
-        """Write the model."""
+    def save(self, folder: Path, seed: int = 0) -> None:
+        """Write the model of a seed of the batch."""
 
 
 class LanguageRun(BaseRun):
@@ -179,12 +181,19 @@ class LanguageRun(BaseRun):
 
     kind = "language"
     decides = (
-        *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
-        *("rng", "uniforms", "save_if_due", "restore", Processes),
+        *("__init__", "rng", "uniforms", "log", "evaluates", "evaluate_if_due", "record"),
+        *("evaluate_finally", "store", "curve", "metrics", "records", "take_up", Processes),
     )
     local = ("curve.png", "model")
     weights = "model"
     config: Any
+
+    @classmethod
+    def kind_origins(cls) -> list[str]:
+        """Also what records a batch of them."""
+        batch = ("rngs", "uniforms", "log", "evaluate_if_due", "save_if_due", "restore", "finish")
+        names = (f"manyseeds.runs.language_seeds:SeedsRun.{name}" for name in batch)
+        return [*super().kind_origins(), *names]
 
     def __init__(
         self,
@@ -194,10 +203,12 @@ class LanguageRun(BaseRun):
         algo: str = "",
         source: str = "manyseeds",
         processes: Processes | None = None,
+        batch: int = 1,
     ) -> None:
+        """batch: how many seeds are trained together; each is given its share of the time."""
         seeds = [config.first_seed] if seeds is None else seeds
         super().__init__(config, seeds, directory, algo, source)  # type: ignore[arg-type]
-        (self.seed,) = self.seeds
+        (self.seed,), self.batch = self.seeds, batch
         self.processes = processes or Processes(self.device)
         self.device = self.processes.device
         self.samples = 0
@@ -211,7 +222,7 @@ class LanguageRun(BaseRun):
         self._opened = False
         self._open_with: tuple[Any, ...] = ()
         self._evaluator: Any = None  # an Evaluator, once it has been evaluated
-        silent = config.quiet or not self.processes.main
+        silent = config.quiet or not self.processes.main or batch > 1
         self._progress = Progress(
             config.total_samples,
             1,
@@ -220,6 +231,18 @@ class LanguageRun(BaseRun):
             unit="samples",
             measure="pass@1 (or what the method measures) on held-out prompts",
         )
+
+    @property
+    @boundary
+    def learn_s(self) -> float:
+        """Seconds of learning so far, evaluation excluded."""
+        return self._learned + (time.perf_counter() - self._resumed) / self.batch
+
+    @property
+    @boundary
+    def total_s(self) -> float:
+        """Seconds since the beginning."""
+        return (time.perf_counter() - self._began) / self.batch
 
     def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
         """Remember what to put into config.json; it is written once the training can begin.
@@ -271,19 +294,41 @@ class LanguageRun(BaseRun):
 
     def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
         """Evaluate before the first step and at the first call at or after each k-th part."""
-        if not self._opened:
-            self._open()
-        self.samples, self._evaluator = samples, evaluator
-        point = self._due(samples)
-        if point <= self._point:
+        if not self.evaluates(samples, evaluator):
             return
         self.pause()
         if self.processes.main:
-            if self._point < 0:
-                self._initial, _ = evaluator(final=True)
-            self._evaluate()
-        self._point = point
+            if not self.begun:
+                self.begin(evaluator(final=True)[0][0])
+            self.record(*evaluator(final=False)[0])
+        self.evaluated()
         self.resume()
+
+    def evaluates(self, samples: int, evaluator: Evaluator) -> bool:
+        """Whether an evaluation is due, after a number of samples."""
+        if not self._opened:
+            self._open()
+        self.samples, self._evaluator = samples, evaluator
+        return self._due(samples) > self._point
+
+    def evaluated(self) -> None:
+        """No evaluation is due now; for every process."""
+        self._point = self._due(self.samples)
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What it was evaluated by."""
+        assert self._evaluator is not None, "train must call run.evaluate_if_due"
+        return self._evaluator  # type: ignore[no-any-return]
+
+    @property
+    def begun(self) -> bool:
+        """Whether the measures before the first step are known."""
+        return bool(self._initial)
+
+    def begin(self, measures: dict[str, float]) -> None:
+        """Record the measures before the first step."""
+        self._initial = measures
 
     def _due(self, samples: int) -> int:
         """How many of the curve's points are due at a number of samples."""
@@ -297,8 +342,8 @@ class LanguageRun(BaseRun):
             super().open(*self._open_with)
         self.resume()
 
-    def _evaluate(self) -> None:
-        measures, transcripts = self._evaluator(final=False)
+    def record(self, measures: dict[str, float], transcripts: list[dict[str, Any]]) -> None:
+        """Record a point of the curve."""
         self._note_divergence(measures)
         self._rows.append({"samples": self.samples, "learn_s": self._learned, **measures})
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
@@ -321,73 +366,18 @@ class LanguageRun(BaseRun):
 
     # ---- Checkpoints -------------------------------------------------------------------
 
-    def save_if_due(
-        self,
-        step: int,
-        parameters: Sequence[nn.Parameter],
-        *optimizers: torch.optim.Optimizer,
-        **extra: Any,
-    ) -> None:
-        """Write a checkpoint if it is time.
-
-        extra: what else, as JSON, `restore` is to give back.
-        """
-        if not self.processes.main or not self.checkpoint.due():
-            return
-        self.pause()
-        tensors = {f"parameter.{i}": p.detach() for i, p in enumerate(parameters)}
-        for k, optimizer in enumerate(optimizers):
-            for i, state in optimizer.state_dict()["state"].items():
-                tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
-        state = {
-            "step": step, "samples": self.samples,
+    def records(self) -> dict[str, Any]:
+        """What a checkpoint holds of this seed."""
+        return {
+            "samples": self.samples,
             "learned": self._learned, "total": self.total_s + self._before,
-            "diverged": self.diverged, "extra": extra, "initial": self._initial,
+            "diverged": self.diverged, "initial": self._initial,
             "rows": self._rows,
             "metrics": self._metrics, "transcripts": self._transcripts,
         }  # fmt: skip
-        self.checkpoint.write(f"sample {self.samples:,}", self._origin(), state, tensors)
-        self.resume()
 
-    def restore(
-        self, parameters: Sequence[nn.Parameter], *optimizers: torch.optim.Optimizer
-    ) -> tuple[int, dict[str, Any]]:
-        """Go on from the part's checkpoint: the number of the next step, and `extra`.
-
-        (0, {}) where there is none, or only those that belong to something else.
-        """
-        limit = ROOM + COPIES * sum(p.nbytes for p in parameters)
-
-        def use(state: Any, tensors: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-            for k, p in enumerate(parameters):
-                if tensors[f"parameter.{k}"].shape != p.shape:
-                    raise ValueError(k)
-            return state, tensors
-
-        found = None
-        if self.processes.main and self.directory is not None:
-            found = self.checkpoint.read(self._origin(), limit, use)
-        path = self.processes.broadcast(found and self.checkpoint.path)
-        if path is None:
-            return 0, {}
-        if found is None:  # only the main process has read it
-            read, tensors = snapshot.read(path, limit)
-            found = read["state"], tensors
-        state, tensors = found
-        if not self.config.quiet and self.processes.main:
-            console.print(f"going on from {self.checkpoint.at}")
-        with torch.no_grad():
-            for i, p in enumerate(parameters):
-                p.copy_(tensors[f"parameter.{i}"])
-        for k, optimizer in enumerate(optimizers):
-            content = optimizer.state_dict()
-            for name, x in tensors.items():
-                kind, _, rest = name.partition(".")
-                number, _, rest = rest.partition(".")
-                if kind == "optimizer" and int(number) == k:
-                    parameter, _, field = rest.partition(".")
-                    content["state"].setdefault(int(parameter), {})[field] = x
-            optimizer.load_state_dict(content)
+    def take_up(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `records` gave."""
         self.samples = state["samples"]
         self._initial = state["initial"]
         self._rows, self._metrics = state["rows"], state["metrics"]
@@ -397,10 +387,9 @@ class LanguageRun(BaseRun):
         self._open()
         self._learned = state["learned"]
         self._track_again()
-        return state["step"], state["extra"]
 
     @boundary
-    def _origin(self) -> dict[str, Any]:
+    def origin(self) -> dict[str, Any]:
         """What a checkpoint belongs to; devices and threads may change."""
         config = identity(self.config)
         return {"config": config, "code": self._digest, "torch": installed("torch")}
@@ -413,7 +402,7 @@ class LanguageRun(BaseRun):
 
     def evaluate_finally(self) -> dict[str, float]:
         """The measures of what was learned, with more samples than those on the curve."""
-        measures: dict[str, float] = self._evaluator(final=True)[0]
+        measures: dict[str, float] = self.evaluator(final=True)[0][0]
         return measures
 
     def finish(self, result: Any) -> dict[str, Any]:
@@ -421,8 +410,10 @@ class LanguageRun(BaseRun):
         self.pause()
         if not self.processes.main:
             return {}
-        assert self._evaluator is not None, "train must call run.evaluate_if_due"
-        final = self.evaluate_finally()
+        return self.store(self.evaluate_finally())
+
+    def store(self, final: dict[str, float], seed: int = 0) -> dict[str, Any]:
+        """With a directory, write and seal the part; seed: which of the batch this is."""
         self.close()
         summary = {
             **self.head(),
@@ -437,7 +428,7 @@ class LanguageRun(BaseRun):
             "samples_per_second": self.samples / max(self._learned, 1e-9),
         }
         if self.directory is not None:
-            self._evaluator.save(self.directory / "model")
+            self._evaluator.save(self.directory / "model", seed)
             transcripts = json.dumps(self._transcripts, indent=1, ensure_ascii=False) + "\n"
             files = {
                 "curve.parquet": parquet_bytes(self.curve()),
@@ -481,53 +472,23 @@ class LanguageRun(BaseRun):
 # ---- The command ---------------------------------------------------------------------------
 
 
-@failing_in_one_line()
-def main(
-    config: AnyConfig,
-    train: Callable[[AnyConfig, LanguageRun], Any],
-    presets: dict[str, Preset],
+def complete_seeds(
+    folder: RunFolder,
+    code: Code,
+    train_missing: Callable[[Sequence[int]], object],
+    together: bool,
 ) -> None:
-    """Train the seeds that are not finished yet, store them, and print the table of the run."""
-    assert isinstance(config, LanguageConfig)
-    algo = Path(inspect.getfile(train)).stem
-    processes = Processes(resolve_device(config.device))
-    config.check_request()
-    folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
+    """Train the seeds that are not finished yet, or whose models are not on this machine.
 
-    def train_seed(seed: int, part: Path) -> None:
-        processes.broadcast(seed)
-        carry_out(config, train, LanguageRun(config, [seed], part, algo, processes=processes))
-
-    if processes.main:
-        code = Code(config, [train], LanguageRun.kind_origins())
-        complete_seeds_in_turn(folder, code, train_seed)
-        processes.broadcast(None)
-        with reading(folder.path):
-            print_result(folder, config, presets.get(config.task))
-        return
-    set_up_process(config.threads)
-    while (seed := processes.broadcast()) is not None:
-        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
-
-
-def complete_seeds_in_turn(
-    folder: RunFolder, code: Code, train_seed: Callable[[int, Path], object]
-) -> None:
-    """Train the seeds that are not finished yet, or whose models are not on this machine."""
+    together: all of them at once, otherwise one after another.
+    """
     seeds = requested_seeds(code.config)
 
-    def part(seed: int) -> Path:
-        return folder.path / part_name([seed])
-
     def missing() -> list[int]:
-        return [s for s in seeds if not code.finished(part(s))]
-
-    def train_missing(todo: Sequence[int]) -> None:
-        for seed in todo:
-            train_seed(seed, part(seed))
+        return [s for s in seeds if not code.finished(folder.path / part_name([s]))]
 
     finished = f"Finished already: {plural(len(seeds), 'seed')}"
-    complete(folder, code, seeds, missing, train_missing, finished, together=False)
+    complete(folder, code, seeds, missing, train_missing, finished, together)
 
 
 def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:

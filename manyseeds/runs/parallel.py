@@ -35,7 +35,7 @@ class Processes:
     )
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.size = self.expected()
         self.rank = int(os.environ.get("RANK", "0")) if self.size > 1 else 0
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.size > 1:
@@ -45,6 +45,11 @@ class Processes:
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             # The others wait for the main process while it evaluates.
             dist.init_process_group(backend, timeout=timedelta(hours=6))
+
+    @staticmethod
+    def expected() -> int:
+        """How many processes this one was started with."""
+        return int(os.environ.get("WORLD_SIZE", "1"))
 
     @property
     def main(self) -> bool:

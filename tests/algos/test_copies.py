@@ -18,7 +18,8 @@ from manyseeds.digest import ROOT
 
 FILES = {name: ROOT / "algos" / f"{name}.py" for name in catalog.names("algos")}
 # Of llm_track, no methods.
-SHARED = {"__init__", "tasks", "models", "sampling", "engine", "evaluation"}
+SHARED = {"__init__", "tasks", "models", "policies", "sampling", "engine"}
+SHARED |= {"rollout", "evaluation"}
 FILES |= {
     f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
 }
@@ -33,9 +34,7 @@ OWN = {"Config", "train", "solve", "update", "backpropagate", "metrics_of", "tok
 OWN |= {"policy_loss", "value_loss", "loss"}
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {
-    "collect": {"several draws a step": {"llm_dapo"}},
     "surrogate": {"clip-higher": {"llm_dapo"}},
-    "rewards_of": {"+-1, and a punishment for length": {"llm_dapo"}},
     "group_advantages": {"no division": {"llm_dr_grpo"}},
     "Batch": {
         "a critic": {"llm_rlhf_ppo"},
@@ -116,4 +115,4 @@ def test_there_is_something_to_compare() -> None:
     assert COPIED["policies", "ActorCritic"][:2] == ["a2c", "ppo"]
     assert {"critic_loss", "update_target"} <= {name for family, name in COPIED if family == "soft"}
     methods = ["llm_dapo", "llm_dr_grpo", "llm_grpo", "llm_rlhf_ppo"]
-    assert COPIED["language", "collect"] == COPIED["language", "k3"] == methods
+    assert COPIED["language", "check_batch"] == COPIED["language", "k3"] == methods

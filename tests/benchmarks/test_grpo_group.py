@@ -12,7 +12,10 @@ import torch
 from manyseeds.benchmarks.measurements import grpo_group
 from manyseeds.benchmarks.measurements.grpo_group import Sampled, chosen, stored_group, train
 from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
+from manyseeds.llm_track.policies import load_policy, load_scalars
+from manyseeds.llm_track.rollout import rollout_of
 from manyseeds.llm_track.sampling import Samples
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.parallel import Processes
 from tests.benchmarks.conftest import Patch
 from tests.random_models import make_model
@@ -88,20 +91,23 @@ def test_what_is_stored(trained: tuple[Any, Sampled, Any]) -> None:
 def test_the_critic_learns(trained: tuple[Any, Sampled, Any]) -> None:
     """Its head begins at 0, and so would its values stay."""
     config, _, _ = trained
-    run_config = rlhf_ppo.Config(task="addition", model=config.model, quiet=True)
-    device = torch.device("cpu")
-    critic = models.load_scalar(config.model, run_config, device, Processes(device), "--model")
-    optimizer = torch.optim.AdamW(critic.parameters(), lr=0.01)
-    samples = trained[1].samples
-    zeros = torch.zeros(samples.tokens.shape)
-    batch = rlhf_ppo.Batch(
-        **vars(samples), reference=zeros, values=zeros, advantages=zeros, returns=zeros + 1.0
+    run_config = rlhf_ppo.Config(
+        task="addition", model=config.model, quiet=True, critic_learning_rate=0.01
     )
+    run = SeedsRun(run_config, [0])
+    policy = load_policy(run_config, run)
+    critic = load_scalars(config.model, run_config, policy, run, "--model")
+    rollout = rollout_of(trained[1].samples)
+    zeros = torch.zeros(rollout.tokens.shape)
+    batch = rlhf_ppo.Batch(
+        **vars(rollout), reference=zeros, values=zeros, advantages=zeros, returns=zeros + 1.0
+    )
+    optimizer = critic.optimizer()
     for _ in range(30):
         grpo_group.update_critic(critic, optimizer, batch, run_config)
     with torch.no_grad():
-        values = rlhf_ppo.values_of(critic, samples)
-    assert values[samples.mask].mean() > 0.5
+        values = rlhf_ppo.values_of(critic, rollout)
+    assert values[rollout.mask].mean() > 0.5
 
 
 def test_command(trained: tuple[Any, Sampled, Any], tmp_path: Path, monkeypatch: Patch) -> None:

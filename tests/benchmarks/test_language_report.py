@@ -27,10 +27,10 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, from_preset
 from manyseeds.llm_track import evaluation, grpo, reward_model, rlhf_ppo, tasks
-from manyseeds.record import RunFolder, part_name, provenance, read_json
-from manyseeds.runs import language
+from manyseeds.record import RunFolder, provenance, read_json
+from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
-from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun
 from tests.benchmarks.test_hostile_store import language_run
 from tests.benchmarks.test_language_claims import rows
 from tests.benchmarks.test_report import check_links, generated
@@ -67,14 +67,14 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
     execution = {"results": str(folder), "seeds": SEEDS, "evaluations": 2, "quiet": True}
     plain = from_preset(grpo.Config, grpo.PRESETS, "addition", **execution)
-    language.main(plain, grpo.train, grpo.PRESETS)
+    language_seeds.main(plain, grpo.train, grpo.PRESETS)
     free = from_preset(grpo.Config, grpo.PRESETS, "addition", kl_coef=0.0, **execution)
-    language.main(free, grpo.train, grpo.PRESETS)
+    language_seeds.main(free, grpo.train, grpo.PRESETS)
     for seed in range(SEEDS):
-        part = RunFolder.of(plain, "trl-grpo").path / part_name([seed])
-        carry_out(plain, grpo.train, LanguageRun(plain, [seed], part, "trl-grpo", "trl"))
+        theirs = RunFolder.of(plain, "trl-grpo").path
+        carry_out(plain, grpo.train, SeedsRun(plain, [seed], theirs, "trl-grpo", "trl"))
     judge = from_preset(reward_model.Config, reward_model.PRESETS, "addition", **execution)
-    language.main(judge, reward_model.train, reward_model.PRESETS)
+    language_seeds.main(judge, reward_model.train, reward_model.PRESETS)
     return folder
 
 
@@ -130,7 +130,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert changed[6].startswith(f"{np.mean(other) - np.mean(last):+.3f} [")
     (against,) = cells(page, "addition", "GRPO", "", "pass@1")
     assert against[5] == against[6]  # the same training twice
-    assert against[7].startswith("saturated: ")
+    assert "undecided +0.000 [" in against[7]
     assert cells(page, "GRPO", "kl_coef 0.0", "20", "10", "2.00 [1.50, 2.50]", "3")
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "Reward model", str(SEEDS))

@@ -58,7 +58,8 @@ def test_the_true_gradient_is_that_of_the_expected_reward(models: tuple[Any, Any
 
 
 def weights_of_dapo(mask: Tensor) -> Tensor:
-    return dapo.token_weights(mask, torch.tensor(GROUP), mask.sum(), token_level=True)
+    (weights,) = dapo.token_weights(mask, torch.tensor(GROUP), mask.sum(), token_level=True)
+    return weights
 
 
 def without_kl(*arguments: Any) -> Tensor:
@@ -103,7 +104,8 @@ def test_sums_over_groups_are_those_of_the_tracks_losses(
         logprobs = y.logprobs[rows].clone().requires_grad_()
         advantages = estimator.advantages(x.rewards[rows].unsqueeze(0)).view(-1, 1)
         tokens = weights(x.mask[rows])
-        loss = policy_loss(logprobs, x.logprobs[rows], advantages, tokens, config)
+        tensors = (logprobs, x.logprobs[rows], advantages, tokens)
+        (loss,) = policy_loss(*(tensor.unsqueeze(0) for tensor in tensors), config)  # of one seed
         (slope,) = torch.autograd.grad(loss, logprobs)
         gradient = -(slope.unsqueeze(-1) * y.scores[rows]).sum((0, 1))
         p = x.p[rows].prod().item()

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 trl = pytest.importorskip("trl")
 
@@ -30,8 +31,11 @@ from manyseeds.llm_track import (  # noqa: E402
     sft,
     tasks,
 )
+from manyseeds.llm_track.policies import HubModel  # noqa: E402
+from manyseeds.llm_track.rollout import rollout_of  # noqa: E402
 from manyseeds.record import is_finished, read_json  # noqa: E402
 from manyseeds.runs.language import LanguageRun  # noqa: E402
+from manyseeds.runs.language_seeds import SeedsRun  # noqa: E402
 from manyseeds.runs.parallel import Processes  # noqa: E402
 from tests.random_models import make_model, new_model  # noqa: E402
 
@@ -92,8 +96,13 @@ def prepared(algo: str, config: Any, folder: Path) -> Any:
     return found.trainer
 
 
-def pairs_by_hand(*_: Any, **__: Any) -> list[tasks.Preference]:
-    return [tasks.Preference(f"{k}+1=", "<answer>2</answer>", "?" * (k % 4 + 1)) for k in range(4)]
+PAIRS = [tasks.Preference(f"{k}+1=", "<answer>2</answer>", "?" * (k % 4 + 1)) for k in range(4)]
+
+
+@pytest.fixture
+def pairs_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_model, "draw_pairs", lambda *args: [PAIRS])
+    monkeypatch.setattr(reward_model, "held_out_pairs", lambda *args: PAIRS)
 
 
 # ---- Settings ------------------------------------------------------------------------------
@@ -231,8 +240,9 @@ def test_loss_and_gradient_are_ours(
     else:
         if config.overlong_filtering:
             learned = learned & samples.ended.unsqueeze(1)
-        weights = dapo.token_weights(learned, learned.any(1).sum(), learned.sum(), True)
-    ours = module.policy_loss(logprobs, samples.logprobs, *others, columns, weights, config)
+        (weights,) = dapo.token_weights(learned, learned.any(1).sum(), learned.sum(), True)
+    tensors = (logprobs, samples.logprobs, *others, columns, weights)
+    (ours,) = module.policy_loss(*(x.unsqueeze(0) for x in tensors), config)  # of one seed
     inputs = {
         "prompt_ids": samples.prompts,
         "prompt_mask": samples.prompt_mask.long(),
@@ -278,7 +288,7 @@ def test_rewards_are_ours(algo: str, tmp_path: Path, model: str) -> None:
     T, cpu = config.max_new_tokens, torch.device("cpu")
     samples = sampling.from_texts(tokenizer, task, ["12+13="] * 4, texts, T, cpu)
     graded = [task.grade(problem, text) for text in texts]
-    ours = module.rewards_of(graded, samples, None, config)
+    (ours,) = module.rewards_of([graded], rollout_of(samples), None, config)
     ids = [row[:n].tolist() for row, n in zip(samples.tokens, samples.lengths, strict=True)]
     read = trl_baseline.reader(new_model("tiny"), tokenizer)
     functions = BASELINES[algo].rewards(config, task, [problem], read)
@@ -314,19 +324,15 @@ def test_loss_of_dpo_is_ours(tmp_path: Path, model: str, preferences: str) -> No
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
 
 
-def test_loss_of_the_reward_model_is_ours(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("draw_pairs", "held_out_pairs"):
-        monkeypatch.setattr(reward_model, name, pairs_by_hand)
+@pytest.mark.usefixtures("pairs_by_hand")
+def test_loss_of_the_reward_model_is_ours(tmp_path: Path, model: str) -> None:
     config = config_of("reward_model", model, "")
     trainer = prepared("reward_model", config, tmp_path)
     torch.nn.init.normal_(trainer.model.score.weight)
     rows = [trainer.train_dataset[k] for k in range(4)]
     theirs = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
-    scores = reward_model.pair_scores(
-        trainer.model, trainer.processing_class, tasks.make("addition"), pairs_by_hand(), 20
-    )
+    scored = HubModel(trainer.model, trainer.processing_class, config, Processes())
+    scores = reward_model.pair_scores(scored, tasks.make("addition"), [PAIRS], 20)
     ours = reward_model.bradley_terry_loss(*scores).mean()
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
 
@@ -350,7 +356,7 @@ def test_prompts_are_ours(
     prepared(algo, config, tmp_path)
     theirs = [p.prompt for p in drawn]
     drawn.clear()
-    BASELINES[algo].module.train(config, LanguageRun(config, [0]))
+    BASELINES[algo].module.train(config, SeedsRun(config, [0]))
     assert [p.prompt for p in drawn] == theirs
 
 
@@ -365,12 +371,10 @@ def test_what_does_not_sample_is_paired() -> None:
 
 
 @pytest.mark.parametrize("algo", BASELINES)
+@pytest.mark.usefixtures("pairs_by_hand")
 def test_a_run_is_stored_as_ours_are(
     algo: str, tmp_path: Path, model: str, preferences: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if algo == "reward_model":
-        for name in ("draw_pairs", "held_out_pairs"):
-            monkeypatch.setattr(reward_model, name, pairs_by_hand)
     for name in ("curve_size", "final_size"):
         monkeypatch.setattr(evaluation, name, lambda of: (4, 4))
     config = config_of(algo, model, preferences)
@@ -389,9 +393,9 @@ def test_a_run_is_stored_as_ours_are(
     stored = read_json(part / "config.json")
     assert (stored["source"], stored["algo"]) == ("trl", f"trl-{algo}")
     assert {"trl", "transformers"} <= set(stored["versions"])
-    ours = LanguageRun(config, [0])
-    trained = BASELINES[algo].module.train(config, ours)
-    summary = ours.finish(trained)
+    seeds = SeedsRun(config, [0])
+    trained = BASELINES[algo].module.train(config, seeds)
+    (summary,), (ours,) = seeds.finish(trained), seeds.runs
     theirs = read_json(part / "summary.json")
     assert set(theirs) == set(summary)
     assert set(theirs["final"]) == set(summary["final"])
@@ -407,9 +411,11 @@ def test_a_run_is_stored_as_ours_are(
     initial = [{k: x for k, x in s["initial"].items() if x is not None} for s in (theirs, summary)]
     assert initial[0] == pytest.approx(initial[1], rel=1e-4, abs=1e-6)
     if algo in ("sft", "dpo", "reward_model"):  # nothing random is left: both learn the same
-        stored = type(trained).from_pretrained(part / "model")
-        for mine, other in zip(trained.parameters(), stored.parameters(), strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-3, atol=2e-4)
+        trained.save(0, tmp_path / "ours")
+        mine, other = (
+            load_file(x / "model.safetensors") for x in (tmp_path / "ours", part / "model")
+        )
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=2e-4)
 
 
 def test_speed_is_taken_on_both_sides(model: str) -> None:

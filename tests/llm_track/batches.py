@@ -43,7 +43,7 @@ def widened(samples: Any, left: int, right: int, token: int) -> Any:
     """The same samples with so many more columns of padding, in which a token stands."""
     wide = {}
     for name, x in vars(samples).items():
-        if x.dim() == 2:
+        if x.dim() == samples.tokens.dim():
             columns = (left, 0) if name.startswith("prompt") else (0, right)
             value = token if name in ("prompts", "tokens") else 0
             wide[name] = torch.nn.functional.pad(x, columns, value=value)

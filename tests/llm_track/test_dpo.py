@@ -1,8 +1,10 @@
-"""DPO: its loss and gradient against hand-worked numbers and a slow loop, its pairs, its runs."""
+"""DPO: its loss and gradient against hand-worked numbers and a slow loop, its pairs, its runs; and
+what seeds of it and of SFT learn together."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 from collections import Counter
@@ -10,15 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
-from manyseeds.llm_track import dpo, models, sampling, tasks
+from manyseeds.llm_track import dpo, models, policies, sft, tasks
+from manyseeds.llm_track.policies import AnyModel, HubModel, SeedModel
 from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.parallel import Processes
 from tests.llm_track.batches import float64, moved, one_by_one
+from tests.random_models import make_model
 
 CPU = torch.device("cpu")
 PAIRS = [
@@ -28,6 +34,7 @@ PAIRS = [
     Preference("10+20=", "<answer>30</answer>", "<answer>31</answer>"),
     Preference("5+5=", "", "what?"),
 ]
+SHORT = [Preference(f"{k}+1=", f"{k + 1}", "?") for k in range(len(PAIRS))]
 
 
 @pytest.fixture
@@ -36,39 +43,78 @@ def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: len(text) % 2)
 
 
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a small random Llama, whose seeds are trained together."""
+    return make_model("llama", tmp_path_factory.mktemp("models") / "llama")
+
+
 def config_of(model: str, **settings: Any) -> dpo.Config:
     given = {"batch_size": len(PAIRS), "max_new_tokens": 12, "quiet": True}
     return dpo.Config(**{"model": model, **given, **settings})
 
 
+class Watched:
+    """An optimizer that keeps the gradient of each seed, as it was before clipping."""
+
+    def __init__(self, policy: AnyModel) -> None:
+        self.policy, self.optimizer = policy, policy.optimizer()
+
+    def step(self, lr: Tensor, max_grad_norm: float) -> Tensor:
+        if isinstance(self.policy, SeedModel):
+            llama = self.policy.llama
+            each = [llama.state_of(s, llama.flat.grad) for s in range(len(self.policy))]
+            names = [name for name, _ in self.policy.template.named_parameters()]
+        else:
+            each = [{name: p.grad for name, p in self.policy.model.named_parameters()}]
+            names = list(each[0])
+        self.gradients = [torch.cat([own[k].flatten() for k in names]) for own in each]
+        return self.optimizer.step(lr, max_grad_norm)
+
+
+def step_of(
+    policy: AnyModel, reference: Any, pairs: Sequence[Sequence[Preference]], config: dpo.Config
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Metrics and unclipped gradients of one step of each seed."""
+    optimizer, run = Watched(policy), SeedsRun(config, range(len(pairs)))
+    task, lr = tasks.make(config.task), torch.full((len(pairs),), 1e-3)
+    metrics = dpo.update(policy, reference, task, optimizer, pairs, lr, config, run)
+    return metrics, optimizer.gradients
+
+
 def update(
     config: dpo.Config, pairs: Sequence[Preference] = PAIRS, double: bool = False
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Metrics and the unclipped gradient of one step of plain gradient descent."""
-    policy, tokenizer = models.load_model(config, CPU, Processes())
-    policy = policy.double() if double else policy
-    reference = models.Reference(policy)
-    moved(policy)
-    before = torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
-    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
-    task, run = tasks.make(config.task), LanguageRun(config, [0])
-    with pytest.MonkeyPatch.context() as patch, float64() if double else contextlib.nullcontext():
-        patch.setattr(dpo, "MAX_GRAD_NORM", math.inf)
-        metrics = dpo.update(policy, reference, tokenizer, task, optimizer, pairs, config, run)
-    after = torch.cat([p.detach().flatten() for p in policy.parameters()])
-    return metrics, before - after
+    """Metrics and the unclipped gradient of one step of a model of transformers."""
+    model, tokenizer = models.load_model(config, CPU, Processes())
+    model = model.double() if double else model
+    policy = HubModel(model, tokenizer, config, Processes())
+    reference = policy.frozen()
+    moved(model)
+    with float64() if double else contextlib.nullcontext():
+        metrics, (gradient,) = step_of(policy, reference, [pairs], config)
+    return metrics, gradient
+
+
+def of_llamas(config: dpo.Config, S: int) -> tuple[list[Any], list[Any], Any]:
+    """Policies and references of S seeds, all different, and the tokenizer."""
+    model, tokenizer = models.load_model(config, CPU, Processes())
+    references = [moved(copy.deepcopy(model), seed=100 + s) for s in range(S)]
+    return (
+        [moved(copy.deepcopy(x), seed=s) for s, x in enumerate(references)],
+        references,
+        tokenizer,
+    )
 
 
 # ---- The loss ------------------------------------------------------------------------------
 
 
-def by_loops(config: dpo.Config) -> tuple[dict[str, float], Tensor]:
+def by_loops(
+    policy: Any, reference: Any, tokenizer: Any, pairs: Sequence[Preference], config: dpo.Config
+) -> tuple[dict[str, float], Tensor]:
     """The metrics and the gradient, a token at a time in float64."""
-    policy, tokenizer = models.load_model(config, CPU, Processes())
-    policy.double()
-    reference, _ = models.load_model(config, CPU, Processes())
-    reference.double()
-    moved(policy)
+    policy, reference = policy.double(), reference.double()
 
     def log_probability(model: Any, prompt: str, completion: str) -> Tensor:
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
@@ -78,20 +124,20 @@ def by_loops(config: dpo.Config) -> tuple[dict[str, float], Tensor]:
 
     sums: Counter[str] = Counter()
     whole = torch.zeros((), dtype=torch.float64)
-    for pair in PAIRS:
+    for pair in pairs:
         lp, ref = (
             [log_probability(model, pair.prompt, text) for text in (pair.chosen, pair.rejected)]
             for model in (policy, reference)
         )
         w, l = (config.beta * (lp[k] - ref[k].detach()) for k in (0, 1))  # noqa: E741
         loss = -torch.log(1 / (1 + torch.exp(l - w)))
-        whole = whole + loss / len(PAIRS)
+        whole = whole + loss / len(pairs)
         found = {
             "loss": loss, "accuracy": w > l, "margin": w - l, "reward_chosen": w,
             "reward_rejected": l, "logprob_chosen": lp[0], "logprob_rejected": lp[1],
         }  # fmt: skip
         for name, x in found.items():
-            sums[name] += float(x.detach()) / len(PAIRS)  # type: ignore[assignment]
+            sums[name] += float(x.detach()) / len(pairs)  # type: ignore[assignment]
     whole.backward()
     return dict(sums), torch.cat([p.grad.flatten() for p in policy.parameters()])
 
@@ -101,7 +147,9 @@ def test_a_step_equals_a_slow_loop(folder: str, beta: float) -> None:
     """Sums over tokens, the end among them; some completions are cut off. The temperature is that
     of the pairs alone."""
     config = config_of(folder, beta=beta, temperature=0.7)
-    expected, gradient = by_loops(config)
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    reference = copy.deepcopy(policy)
+    expected, gradient = by_loops(moved(policy.double()), reference, tokenizer, PAIRS, config)
     metrics, got = update(config, double=True)
     assert 0 < expected["accuracy"] < 1
     for name, x in expected.items():
@@ -109,6 +157,24 @@ def test_a_step_equals_a_slow_loop(folder: str, beta: float) -> None:
     torch.testing.assert_close(got, gradient, rtol=1e-4, atol=1e-6)
     assert float(metrics["grad_norm"]) == pytest.approx(gradient.norm().item(), rel=1e-5)
     assert gradient.norm() > 0.05
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+@pytest.mark.usefixtures("computed")
+def test_a_step_of_two_seeds_equals_slow_loops(llama: str, beta: float) -> None:
+    """Of different policies, references and pairs; some of them shorter than all of the other."""
+    config = config_of(llama, beta=beta, temperature=0.7)
+    each, references, tokenizer = of_llamas(config, S=2)
+    policy = SeedModel.of_models(each, tokenizer)
+    pairs, frozen = [PAIRS, SHORT], SeedModel.of_models(references, tokenizer).frozen()
+    metrics, gradients = step_of(policy, frozen, pairs, config)
+    for s in range(2):
+        expected, gradient = by_loops(each[s], references[s], tokenizer, pairs[s], config)
+        assert 0 < expected["accuracy"] < 1
+        for name, x in expected.items():
+            assert float(metrics[name][s]) == pytest.approx(x, rel=1e-5, abs=1e-5), name
+        torch.testing.assert_close(gradients[s], gradient, rtol=1e-4, atol=1e-5, check_dtype=False)
+        assert float(metrics["grad_norm"][s]) == pytest.approx(gradient.norm().item(), rel=1e-5)
 
 
 def test_neither_micro_batches_nor_company_matter(qwen: str) -> None:
@@ -126,32 +192,69 @@ def test_neither_micro_batches_nor_company_matter(qwen: str) -> None:
             torch.testing.assert_close(total, whole[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [4, 64])
+def test_other_seeds_change_no_bit(llama: str, size: int) -> None:
+    """Neither longer completions, which are padding, nor seeds without pairs, which stay as they
+    are."""
+    config = config_of(llama, micro_batch_size=size, max_new_tokens=40)
+    each, references, tokenizer = of_llamas(config, S=3)
+    longer = [pair._replace(rejected="wrong, " * k) for k, pair in enumerate(SHORT)]
+    lessons = [PAIRS, longer, []]
+
+    def step(seeds: Sequence[int]) -> tuple[dict[str, Tensor], list[Tensor], Tensor]:
+        policy, frozen = (
+            SeedModel.of_models([x[s] for s in seeds], tokenizer) for x in (each, references)
+        )
+        found = step_of(policy, frozen.frozen(), [lessons[s] for s in seeds], config)
+        return *found, policy.llama.flat.detach()
+
+    metrics, gradients, weights = step([0, 1, 2])
+    for s in (0, 1):
+        own, (gradient,), (after,) = step([s])
+        assert gradient.any()
+        assert torch.equal(gradients[s], gradient)
+        assert torch.equal(weights[s], after)
+        assert all(torch.equal(x[s], own[name][0]) for name, x in metrics.items())
+    assert not gradients[2].any()
+    assert torch.equal(weights[2], SeedModel.of_models(each[2:], tokenizer).llama.flat[0])
+
+
 # ---- The pairs -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["qwen", "llama"])
 @pytest.mark.usefixtures("small")
-def test_pairs_are_the_policy_s_own(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_the_policy_s_own(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At most one for each prompt, of prompts that are trained on, at the temperature."""
     monkeypatch.setattr(dpo, "PROMPTS", 8)
-    config = config_of(qwen, total_samples=90, temperature=0.7)
-    policy, tokenizer = models.load_model(config, CPU, Processes())
-    task, run = tasks.make("addition"), LanguageRun(config, [3])
+    model = request.getfixturevalue(kind)
+    config = config_of(model, total_samples=90, temperature=0.7)
     graded: list[tasks.Graded] = []
-    grade, sample = tasks.Addition.grade, sampling.sample
+    grade, task = tasks.Addition.grade, tasks.make("addition")
     temperatures = []
 
     def spy_grade(self: Any, problem: Any, text: str) -> Any:
         graded.append(grade(self, problem, text))
         return graded[-1]
 
-    def spy_sample(*args: Any, **options: Any) -> Any:
-        temperatures.append(args[4])
-        return sample(*args)
+    def made(*seeds: int) -> list[list[Preference]]:
+        run = SeedsRun(config, seeds)
+        policy = policies.load_policy(config, run)
+        assert len(policy) == len(seeds)
+        sample = policy.sample
+
+        def spy_sample(*args: Any) -> Any:
+            temperatures.append(args[2])
+            return sample(*args)
+
+        monkeypatch.setattr(policy, "sample", spy_sample)
+        return dpo.make_pairs(policy, task, config, run)
 
     monkeypatch.setattr(tasks.Addition, "grade", spy_grade)
-    monkeypatch.setattr(sampling, "sample", spy_sample)
-    pairs, generated = dpo.make_pairs(policy, tokenizer, task, config, run)
-    assert generated == len(graded) == 96  # whole blocks of 8 prompts
+    (pairs,) = made(3)
+    assert dpo.generated(config) == len(graded) == 96  # whole blocks of 8 prompts
     assert set(temperatures) == {0.7}
     assert 3 < len(pairs) < 24
     right = {(x.problem.prompt, x.text) for x in graded if x.accuracy}
@@ -162,8 +265,10 @@ def test_pairs_are_the_policy_s_own(qwen: str, monkeypatch: pytest.MonkeyPatch) 
         assert not tasks.held_out(pair.prompt)
     mixed = {p for p, _ in right} & {p for p, _ in wrong}
     assert {pair.prompt for pair in pairs} == mixed
-    assert dpo.make_pairs(policy, tokenizer, task, config, run)[0] == pairs
-    assert dpo.make_pairs(policy, tokenizer, task, config, LanguageRun(config, [4]))[0] != pairs
+    (others,) = made(4)
+    assert made(3) == [pairs] != [others]
+    if kind == "llama":
+        assert made(4, 3) == [others, pairs]
 
 
 @pytest.mark.parametrize(("N", "pairs"), [(4, 12), (5, 12), (7, 3), (1, 1), (32, 10)])
@@ -189,16 +294,17 @@ def test_end_to_end(
     source: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The axis is of samples generated, or, where nothing is, of two for each pair."""
-    settings = {"total_samples": 256, "epochs": 2, "batch_size": 8, "learning_rate": 3e-3}
+    settings: dict[str, Any] = {"total_samples": 256, "epochs": 2, "batch_size": 8}
+    settings["learning_rate"] = 3e-3
     if source == "a file":
         path = tmp_path / "p.jsonl"
         rows = [{"prompt": f"{k}+1=", "chosen": f"{k + 1}", "rejected": "?"} for k in range(20)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings |= {"preferences": str(path), "total_samples": 60}
         monkeypatch.setattr(dpo, "make_pairs", lambda *args: pytest.fail("made pairs"))
-    run = LanguageRun(config_of(folder, **settings), [0])
-    summary = run.finish(dpo.train(run.config, run))
-    metrics = run.metrics()
+    run = SeedsRun(config_of(folder, **settings), [0])
+    (summary,) = run.finish(dpo.train(run.config, run))
+    metrics = run.runs[0].metrics()
     if source == "a file":
         assert metrics["samples"].tolist() == [16, 32, 48, 64]
         assert (metrics["pairs"] == 20).all()
@@ -214,8 +320,65 @@ def test_end_to_end(
     assert metrics["loss"].iloc[-1] < 0.6
     documented = (dpo.__doc__ or "").split("Logged per step:")[1]
     for name in set(metrics) - {"seed", "samples", "learn_s"}:
-        assert name in documented, name
+        assert str(name) in documented, name
     assert metrics.notna().all().all()
+
+
+LESSONS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sft": (sft, {"batch_size": 8, "total_samples": 32}),
+    "dpo": (dpo, {"batch_size": 8, "total_samples": 256, "epochs": 2, "learning_rate": 3e-3}),
+    "dpo, a file": (dpo, {"batch_size": 8, "total_samples": 64, "learning_rate": 3e-3}),
+}
+
+
+def trained(
+    name: str, model: str, seeds: Sequence[int], folder: Path
+) -> tuple[AnyModel, list[pd.DataFrame], list[dict[str, Any]]]:
+    """The models, metrics and summaries of seeds that are trained at once."""
+    module, settings = LESSONS[name]
+    if name == "dpo, a file":
+        path = folder / "p.jsonl"
+        path.write_text("".join(json.dumps(pair._asdict()) + "\n" for pair in PAIRS[:-1]))
+        settings = {**settings, "preferences": str(path)}
+    config = module.Config(model=model, max_new_tokens=40, quiet=True, **settings)
+    run = SeedsRun(config, seeds)
+    found = module.train(config, run)
+    metrics = [one.metrics().drop(columns="learn_s") for one in run.runs]
+    return found, metrics, run.finish(found)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+@pytest.mark.usefixtures("small")
+def test_seeds_learn_together_what_they_learn_alone(name: str, llama: str, tmp_path: Path) -> None:
+    """To the bit, also where they have different numbers of pairs and so of steps."""
+    together, metrics, summaries = trained(name, llama, [0, 1, 2], tmp_path)
+    assert len(together) == 3
+    for s in range(3):
+        alone, (own,), (summary,) = trained(name, llama, [s], tmp_path)
+        assert torch.equal(together.tensors()["parameters"][s], alone.tensors()["parameters"][0])
+        pd.testing.assert_frame_equal(metrics[s], own, rtol=1e-6)
+        assert summaries[s]["final"] == pytest.approx(summary["final"], rel=1e-6, nan_ok=True)
+    if name == "dpo":
+        assert len({len(own) for own in metrics}) > 1
+        assert {own["samples"].iloc[-1] for own in metrics} == {256}
+        assert not any(own["margin"].iloc[0] for own in metrics)  # exactly: nothing is learned yet
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo, a file"])
+@pytest.mark.usefixtures("small")
+def test_a_small_llama_learns_what_transformers_would(
+    name: str, llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, (metrics,), _ = trained(name, llama, [1], tmp_path)
+    monkeypatch.setattr(policies, "together", lambda config: False)
+    theirs, (expected,), _ = trained(name, llama, [1], tmp_path)
+    assert isinstance(ours, SeedModel)
+    assert isinstance(theirs, HubModel)
+    # Accuracy is left out: at the beginning the two rewards of a pair are equal, but for rounding.
+    found, wanted = (x.drop(columns="accuracy", errors="ignore") for x in (metrics, expected))
+    pd.testing.assert_frame_equal(found, wanted, rtol=1e-3, atol=1e-5)
+    for key, x in theirs.model.state_dict().items():
+        torch.testing.assert_close(ours.llama.state_of(0)[key], x, rtol=0, atol=2e-4)
 
 
 @pytest.mark.slow
@@ -225,11 +388,10 @@ def test_it_learns_addition(tiny_results: str) -> None:
     config = dpo.Config(
         results=tiny_results, total_samples=12_800, evaluations=1, quiet=True, **settings
     )
-    run = LanguageRun(config, [0])
+    run = SeedsRun(config, [0])
     run.open([])
-    dpo.train(config, run)
-    summary = run.finish(None)
+    (summary,) = run.finish(dpo.train(config, run))
     assert summary["final"]["pass@1"] > summary["initial"]["pass@1"] + 0.1
     assert summary["final"]["format"] > 0.9
-    late = run.metrics().tail(20)
+    late = run.runs[0].metrics().tail(20)
     assert late["accuracy"].mean() > 0.85

@@ -20,7 +20,7 @@ from manyseeds.errors import UsageError
 from manyseeds.llm_track import engine, generate, grpo, models, sampling, tasks
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.record import RunFolder, part_name, read_json
-from manyseeds.runs import language
+from manyseeds.runs import language_seeds
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
 from tests.llm_track import vllm_stub
@@ -165,7 +165,7 @@ def test_trainings_with_vllm(
     shared |= {"results": str(tmp_path), "max_new_tokens": 8, "sampler": "vllm", "prompts": 8}
     shared |= {"group_size": 4, "minibatches": 1, "learning_rate": 1e-3, "evaluations": 1}
     config = grpo.Config(**shared)
-    language.main(config, grpo.train, {})
+    language_seeds.main(config, grpo.train, {})
     part = RunFolder.of(config, "grpo").path / part_name([0])
     metrics = pd.read_parquet(part / "metrics.parquet")
     assert len(metrics) == 2

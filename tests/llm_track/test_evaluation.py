@@ -14,7 +14,10 @@ import torch
 
 from manyseeds.llm_track import evaluation, models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator, cons_at_k, cons_of_groups, pass_at_k
+from manyseeds.llm_track.policies import HubModel, SeedModel
+from manyseeds.llm_track.rollout import samples_of
 from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.parallel import Processes
 from tests.random_models import new_model
 
 # ---- pass@k and cons@k ---------------------------------------------------------------------
@@ -79,9 +82,8 @@ def random_policy() -> tuple[Any, Any]:
 def evaluator(**settings: Any) -> TaskEvaluator:
     policy, tokenizer = random_policy()
     config = LanguageConfig(max_new_tokens=8, micro_batch_size=4, **settings)
-    return TaskEvaluator(
-        policy, tokenizer, tasks.make("addition"), config, models.Reference(policy)
-    )
+    policy = HubModel(policy, tokenizer, config, Processes())
+    return TaskEvaluator(policy, tasks.make("addition"), config, policy.frozen())
 
 
 @pytest.mark.usefixtures("small")
@@ -101,7 +103,7 @@ def test_two_models_meet_the_same_luck(
     for scale, seed in ((1.0, 0), (1.3, 5)):
         measure = evaluator(first_seed=seed)
         with torch.no_grad():
-            for p in measure.policy.parameters():
+            for p in measure.policy.model.parameters():
                 p.mul_(scale)
         measure(final)
         torch.rand(5)  # whatever happened to the global generators
@@ -135,7 +137,7 @@ def test_the_measures_are_those_of_the_completions(monkeypatch: pytest.MonkeyPat
         return sampling.from_texts(tokenizer, measure.task, names, texts, T, uniforms.device)
 
     monkeypatch.setattr(sampling, "sample", write)
-    measures, transcripts = measure(False)
+    ((measures, transcripts),) = measure(False)
     solved = [0, 1 / 3, 2 / 3, 1, 1]
     assert measures["pass@1"] == pytest.approx(np.mean(solved))
     assert measures["pass@3"] == pytest.approx(4 / 5)
@@ -156,27 +158,29 @@ def test_the_measures_are_those_of_the_completions(monkeypatch: pytest.MonkeyPat
 def test_the_kl_is_measured_on_the_policy_s_samples() -> None:
     measure = evaluator()
     with torch.no_grad():
-        measure.policy.model.embed_tokens.weight.mul_(1.5)
-    measures, _ = measure(True)
+        measure.policy.model.model.embed_tokens.weight.mul_(1.5)
+    ((measures, _),) = measure(True)
     assert measures["pass@1"] == 0  # then the right ones have no length
     assert math.isnan(measures["length_right"])
     assert measures["length_wrong"] == pytest.approx(measures["length"])
     # The mean over tokens of log pi - log pi_ref, from the exact distributions.
     problems = [p for p in measure.task.test(9) for _ in range(4)]
-    _, samples = measure._complete(problems, greedy=False)
-    total, tokens = 0.0, 0
-    for x in samples:
-        with torch.no_grad():
-            mine = sampling.logprobs(measure.policy, x)
-            its = sampling.logprobs(measure.reference.model, x)
-        total += float((mine - its).sum())
-        tokens += int(x.mask.sum())
+    ids = sampling.encode_prompts(
+        measure.policy.tokenizer, measure.task, [p.prompt for p in problems]
+    )
+    uniforms = np.random.default_rng(evaluation.SEED).random((len(ids), 8), dtype=np.float32)
+    rollout = measure.policy.sample([ids], torch.from_numpy(uniforms).unsqueeze(0), 1.0)
+    samples = samples_of(rollout)
+    with torch.no_grad():
+        mine, its = (
+            sampling.logprobs(x, samples)
+            for x in (measure.policy.model, measure.reference.reference.model)
+        )
+    total, tokens = float((mine - its).sum()), int(samples.mask.sum())
     assert measures["kl"] == pytest.approx(total / tokens, abs=1e-4)
     assert measures["kl"] > 0.01
     assert measures["length"] == pytest.approx(tokens / len(problems))
-    entropy, ended = (
-        sum(float(getattr(x, k).sum()) for x in samples) for k in ("entropy", "ended")
-    )
+    entropy, ended = (float(getattr(samples, k).sum()) for k in ("entropy", "ended"))
     assert measures["entropy"] == pytest.approx(entropy / tokens)
     assert measures["truncated"] > 0
     assert measures["truncated"] == pytest.approx(1 - ended / len(problems))
@@ -187,9 +191,9 @@ def test_the_kl_to_itself_is_0_in_half_precision() -> None:
     """Sampling and teacher forcing round elsewhere; what is compared is computed alike."""
     found = evaluator(dtype="bfloat16")
     found.config = replace(found.config, max_new_tokens=60)
-    found.policy.computes_in_half = True
-    found.reference.model.computes_in_half = True
-    measures, _ = found(final=False)
+    found.policy.model.computes_in_half = True
+    found.reference.reference.model.computes_in_half = True
+    ((measures, _),) = found(final=False)
     assert measures["kl"] == 0.0
 
 
@@ -201,7 +205,7 @@ def test_the_size_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
         tasks.GeneratedTask, "test", lambda self, n: (seen.append(n), test(self, n))[1]
     )
     settings = {"eval_prompts": 6, "eval_budget": 0.5, "eval_samples": 9}
-    measures, _ = evaluator(**settings, sampling_batch_size=4)(False)
+    ((measures, _),) = evaluator(**settings, sampling_batch_size=4)(False)
     assert seen == [3]
     names = {name for name in measures if name.startswith(("pass@", "cons@"))}
     assert names == {"pass@1", "pass@4", "pass@9", "cons@4", "cons@9"}
@@ -211,12 +215,28 @@ def test_the_size_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("final", [False, True])
+def test_seeds_are_evaluated_as_alone(final: bool) -> None:
+    each = [new_model("llama", scale) for scale in (0.1, 0.2, 0.3)]
+    config, task = LanguageConfig(max_new_tokens=8), tasks.make("addition")
+    policy = SeedModel.of_models(each, models.tiny_tokenizer())
+    reference = SeedModel.of_models(each[1:] + each[:1], models.tiny_tokenizer())
+    found = TaskEvaluator(policy, task, config, reference)(final, [2, 0])
+    for seed, own in zip([2, 0], found, strict=True):
+        alone = TaskEvaluator(policy.of([seed]), task, config, reference.of([seed]))
+        ((measures, transcripts),) = alone(final)
+        assert measures == pytest.approx(own[0], nan_ok=True, rel=0, abs=0)
+        assert transcripts == own[1]
+    assert found[0] != found[1]
+
+
+@pytest.mark.usefixtures("small")
 def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(f'{{"prompt": "{k}?", "answer": {k}}}\n' for k in range(6)))
     task, config = tasks.make(str(path)), LanguageConfig(task=str(path), max_new_tokens=4)
-    measures, transcripts = TaskEvaluator(*random_policy(), task, config)(True)
+    policy = HubModel(*random_policy(), config, Processes())
+    ((_, transcripts),) = TaskEvaluator(policy, task, config, policy.frozen())(True)
     assert len(transcripts) == min(3, len(task.test(100)))
-    assert "kl" not in measures
     many = tasks.JsonlTask("many", [], [tasks.Problem("1?", "1")] * 1319)
     assert evaluation.final_size(many) == (1319, 4)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,21 @@ from manyseeds.llm_track import (
     evaluation,
     grpo,
     models,
-    reward_model,
     rlhf_ppo,
     sampling,
     tasks,
 )
+from manyseeds.llm_track.policies import HubModel, load_policy
+from manyseeds.llm_track.rollout import (
+    Rollout,
+    collect,
+    from_texts,
+    rollout_of,
+    sample_metrics,
+    samples_of,
+)
 from manyseeds.llm_track.sampling import Samples
-from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.parallel import Processes
 from tests.llm_track.batches import close, float64, moved, one_by_one, policy_metrics, widened
 from tests.random_models import digest, make_model
@@ -76,6 +85,8 @@ def test_advantages_of_a_group_by_hand(name: str, epsilon: float | None) -> None
     stds = torch.tensor([[math.sqrt(1 / 3)], [math.sqrt(2 / 3)]], dtype=torch.float64)
     expected = deviations if epsilon is None else deviations / (stds + epsilon)
     close(METHODS[name].group_advantages(rewards), expected)
+    seeds = torch.stack([rewards, rewards.flip(1)])
+    close(METHODS[name].group_advantages(seeds), torch.stack([expected, expected.flip(1)]))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -157,7 +168,11 @@ def test_step_advantages_are_those_of_the_steps(
     graded = [task.grade(problem, text) for text in sampling.decode(made, samples)]
     assert [x.accuracy for x in graded] == [1, 0, 1, 0]
     outcomes = torch.tensor([1.1, 0.1, 1.0, 0.0])
-    got = grpo.step_advantages(made, task, graded, samples, outcomes, 4)
+    order = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])  # of two seeds
+    rollout = Rollout(*(torch.cat([x, x]) for x in vars(rollout_of(samples)).values()))[order]
+    seeds = [graded, graded[::-1]]
+    got, other = grpo.step_advantages(made, task, seeds, rollout, outcomes[order], 4)
+    close(other, got.flip(0))
 
     steps: list[list[tuple[float, int]]] = []  # the reward of each step, and its last character
     for x, outcome in zip(graded, outcomes.tolist(), strict=True):
@@ -191,14 +206,16 @@ def test_rewards_by_hand(tokenizer: Any) -> None:
     samples = sampling.from_texts(tokenizer, task, [problem.prompt] * 4, texts, 8, CPU)
     assert samples.lengths.tolist() == [6, 4, 6, 8]
     graded = [task.grade(problem, text) for text in texts]
+    seeds, one = [graded, graded[::-1]], rollout_of(samples)
+    rollout = Rollout(*(torch.cat([x, x.flip(1)]) for x in vars(one).values()))
     settings = {"max_new_tokens": 8, "format_weight": 0.25}
     for name in ("grpo", "dr_grpo"):
-        got = METHODS[name].rewards_of(graded, samples, None, config_of(name, **settings))
-        close(got, [1.25, 1.0, 0.25, 0.0])
+        got = METHODS[name].rewards_of(seeds, rollout, None, config_of(name, **settings))
+        close(got, [[1.25, 1.0, 0.25, 0.0], [0.0, 0.25, 1.0, 1.25]])
     config = config_of("dapo", **settings, overlong_cache=4)
-    close(dapo.rewards_of(graded, samples, None, config), [0.75, 1, -1.25, -2])
+    close(dapo.rewards_of(seeds, rollout, None, config)[0], [0.75, 1, -1.25, -2])
     config = config_of("dapo", **settings, overlong_cache=0)
-    close(dapo.rewards_of(graded, samples, None, config), [1.25, 1, -0.75, -1])
+    close(dapo.rewards_of(seeds, rollout, None, config)[0], [1.25, 1, -0.75, -1])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -219,19 +236,19 @@ def test_a_reward_model_is_added_to_the_rules_or_takes_their_place(
             hidden = model.base_model(input_ids=ids).last_hidden_state
             scores.append(model.score(hidden)[0, -1, 0].item())
     assert np.std(scores) > 0.05
-    module = METHODS[name]
-    rules = module.rewards_of(graded, samples, None, config)
-    both = module.rewards_of(graded, samples, model, config)
+    rewards_of, rollout = METHODS[name].rewards_of, rollout_of(samples)
+    judge_model = HubModel(model, tokenizer, config, Processes())
+    (rules,) = rewards_of([graded], rollout, None, config)
+    (both,) = rewards_of([graded], rollout, judge_model, config)
     close(both - rules, scores, 1e-5)
-    alone = module.rewards_of(graded, samples, model, replace(config, rules=False))
+    (alone,) = rewards_of([graded], rollout, judge_model, replace(config, rules=False))
     punished = rules - torch.tensor(
         [(2 * x.accuracy - 1 if name == "dapo" else x.accuracy) + 0.1 * x.format for x in graded]
     )
     close(alone - punished, scores, 1e-5)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_sample_metrics_by_hand(name: str, tokenizer: Any) -> None:
+def test_sample_metrics_by_hand(tokenizer: Any) -> None:
     """Two groups that are solved, one that has failed and a mixed one; entropy is over tokens."""
     task, problem = tasks.make("addition"), tasks.Problem("4+5=", "9")
     texts = ["9", "", "123", "1", "12", "12345", "1", "1"]
@@ -240,11 +257,17 @@ def test_sample_metrics_by_hand(name: str, tokenizer: Any) -> None:
     accuracies, formats = (1, 1, 0, 0, 1, 0, 1, 1), (1, 0, 0, 0, 0, 0, 0, 0)
     marks = zip(texts, accuracies, formats, strict=True)
     graded = [tasks.Graded(problem, text, float(a), float(f)) for text, a, f in marks]
-    run = LanguageRun(config_of(name), [0])
-    got = MODULES[name].sample_metrics(samples, graded, torch.arange(8.0), 2, run)
+    run, rollout = SeedsRun(config_of("grpo"), [0, 1]), rollout_of(samples)
+    both = Rollout(*(torch.cat([x, x]) for x in vars(rollout).values()))
+    both.lengths[1, 4:], both.entropy[1, 4:] = 0, 0  # the second seed has drawn half of them
+    rewards = torch.arange(8.0).expand(2, -1)
+    got = sample_metrics(both, [graded, graded[:4]], rewards, 2, run)
     expected = {"reward": 3.5, "accuracy": 5 / 8, "format": 1 / 8, "length": 22 / 8, "entropy": 2}
     expected |= {"all_solved": 1 / 2, "all_failed": 1 / 4}
-    assert {key: float(x) for key, x in got.items()} == pytest.approx(expected)
+    assert {key: float(x[0]) for key, x in got.items()} == pytest.approx(expected)
+    expected = {"reward": 1.5, "accuracy": 2 / 4, "format": 1 / 4, "length": 9 / 4, "entropy": 2}
+    expected |= {"all_solved": 1 / 2, "all_failed": 1 / 2}
+    assert {key: float(x[1]) for key, x in got.items()} == pytest.approx(expected)
 
 
 # ---- The loss ------------------------------------------------------------------------------
@@ -341,8 +364,25 @@ def made(name: str, model: str, **settings: Any) -> tuple[Any, Any, Any, Any]:
         fields["reference"] = ref
     if name == "dapo":
         fields["learned"] = samples.mask & samples.ended[:, None]
-        fields["index"] = torch.arange(12)
-    return config, policy, tokenizer, module.Batch(**vars(samples), **fields)
+        fields["places"] = torch.arange(12)
+    fields = {key: x.unsqueeze(0) for key, x in fields.items()}
+    rollout = vars(rollout_of(samples))
+    if name == "dr_grpo" or getattr(config, "kl_coef", 1) == 0:
+        rollout["lengths"] = rollout["lengths"] * fields["advantages"].any(-1)
+    return config, policy, tokenizer, module.Batch(**rollout, **fields)
+
+
+class Unclipped:
+    """A step of the whole gradient."""
+
+    def __init__(self, model: Any) -> None:
+        self.parameters = list(model.parameters())
+
+    def step(self, lr: Any, max_grad_norm: float) -> Tensor:
+        norm = torch.cat([p.grad.flatten() for p in self.parameters]).norm()
+        for p in self.parameters:
+            p.data -= p.grad
+        return norm.view(1)
 
 
 def gradient_of(
@@ -351,12 +391,13 @@ def gradient_of(
     """Metrics and the unclipped gradient of an update; the policy stays."""
     policy = copy.deepcopy(policy)
     before = torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
-    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
-    with float64(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(METHODS[name], "MAX_GRAD_NORM", math.inf)
-        metrics = METHODS[name].update(
-            policy, optimizer, batch, rows, config, LanguageRun(config, [0])
-        )
+    hub = HubModel(policy, models.tiny_tokenizer(), config, Processes())
+    which = torch.from_numpy(np.asarray(rows)).unsqueeze(0)
+    if name == "dapo":
+        which = torch.isin(batch.places, which)
+    with float64():
+        run = SeedsRun(config, [0])
+        metrics = METHODS[name].update(hub, Unclipped(policy), batch, which, 1.0, config, run)
     return metrics, before - torch.cat([p.detach().flatten() for p in policy.parameters()])
 
 
@@ -378,10 +419,11 @@ def test_an_update_equals_a_slow_loop(name: str, settings: dict[str, Any], folde
     """One forward pass for each token, without padding, at the temperature."""
     config, policy, _, batch = made(name, folder, **settings)
     metrics, got = gradient_of(name, config, policy, batch)
-    rows = []
+    of_seed = {key: x[0] for key, x in vars(batch).items()}
+    batch, rows = SimpleNamespace(mask=batch.mask[0], **of_seed), []
     with float64():
         for i in ROWS.tolist():
-            prompt, n = batch.prompts[i][batch.prompt_mask[i]], int(batch.lengths[i])
+            prompt, n = batch.prompts[i][-batch.prompt_lengths[i] :], int(batch.lengths[i])
             tokens = batch.tokens[i, :n]
             row = one_by_one(policy, prompt.tolist(), tokens.tolist(), 0.7)
             row = row[torch.arange(n), tokens]
@@ -419,11 +461,12 @@ def test_neither_micro_batches_nor_padding_matter(
         for size in (1, 2, 3, 5)
     ]
     wide = widened(batch, 4, 3, 40)
-    wide.advantages[:, T_MAX:] = 7.0  # nobody is to look at these
+    wide.advantages[..., T_MAX:] = 7.0  # nobody is to look at these
     found.append(gradient_of(name, config, policy, wide))
     if name == "dapo":  # places belong to samples, wherever they stand
-        order = torch.tensor([9, 2, 5, 0, 7, 3, 11, 1, 10, 4, 8, 6])
-        shuffled = replace(batch[order], index=order)
+        order = torch.tensor([[9, 2, 5, 0, 7, 3, 11, 1, 10, 4, 8, 6]])
+        shuffled = batch[order]
+        assert torch.equal(shuffled.places, order)
         found.append(gradient_of(name, config, policy, shuffled))
     found.append(gradient_of(name, config, policy, batch, ROWS[::-1].copy()))
     for metrics, gradient in found:
@@ -437,7 +480,7 @@ def test_rows_without_a_signal_are_left_out_of_the_update(name: str, folder: str
     """They have exactly no gradient, unless there is a KL: fewer forward passes, the same step."""
     settings: dict[str, Any] = {"kl_coef": 0.0} if name == "grpo" else {}
     config, policy, _, batch = made(name, folder, micro_batch_size=1, **settings)
-    batch.advantages[ROWS[::2]] = 0.0
+    batch.advantages[0, ROWS[::2]] = 0.0
     faint = batch.advantages.where(batch.advantages != 0, 1e-300)
     rows: list[int] = []
     kept = sampling.logprobs
@@ -446,22 +489,37 @@ def test_rows_without_a_signal_are_left_out_of_the_update(name: str, folder: str
         rows.append(len(part))
         return kept(model, part, temperature)
 
-    def counted(config: Any, batch: Any) -> tuple[int, Tensor]:
+    def counted(batch: Any) -> tuple[int, Tensor]:
         rows.clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sampling, "logprobs", logprobs)
             gradient = gradient_of(name, config, policy, batch)[1]
         return sum(rows), gradient
 
+    lengths = batch.lengths if name == "dapo" else batch.lengths * batch.advantages.any(-1)
     (few, got), (every, expected) = (
-        counted(config, x) for x in (batch, replace(batch, advantages=faint))
+        counted(x) for x in (replace(batch, lengths=lengths), replace(batch, advantages=faint))
     )
-    learned = batch.learned[ROWS].any(1) if name == "dapo" else torch.ones(len(ROWS)).bool()
+    learned = batch.learned[0, ROWS].any(1) if name == "dapo" else torch.ones(len(ROWS)).bool()
     assert (few, every) == (learned[1::2].sum(), learned.sum())
     assert expected.norm() > 0.01
     close(got, expected, 1e-12)
-    if name == "grpo":
-        assert counted(replace(config, kl_coef=0.04), batch)[0] == len(ROWS)
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.04, None])
+@pytest.mark.usefixtures("small")
+def test_which_rows_have_a_signal(
+    kl_coef: float | None, qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them with a KL; otherwise those of groups with different rewards. None: Dr. GRPO."""
+    name, settings = ("dr_grpo", {}) if kl_coef is None else ("grpo", {"kl_coef": kl_coef})
+    config = config_of(name, qwen, group_size=2, total_samples=60, **settings)
+    there, all_rows = 0, 0
+    for batch, _ in spied(name, config, monkeypatch):
+        expected = batch.advantages.any(-1) | bool(kl_coef)
+        assert torch.equal(batch.lengths > 0, expected)
+        there, all_rows = there + int(expected.sum()), all_rows + expected.numel()
+    assert 0 < there < all_rows or kl_coef
 
 
 # ---- Dynamic sampling ----------------------------------------------------------------------
@@ -482,12 +540,10 @@ def draw(
     """collect_step with K = G = 3; samples, graded, places, and how many outcomes it left."""
     given = {"group_size": 3, "total_samples": 1000, **settings}
     config = config_of("dapo", model, **given)
-    policy, tokenizer = models.load_model(config, CPU, Processes())
-    plan = planned(monkeypatch, outcomes)
-    run = LanguageRun(config, [0])
-    found = dapo.collect_step(policy, tokenizer, tasks.make("addition"), config, run, 5)
-    samples, graded, index = found
-    return samples, graded, index.tolist(), len(list(plan)) // 3
+    run = SeedsRun(config, [0])
+    policy, plan = load_policy(config, run), planned(monkeypatch, outcomes)
+    rollout, (graded,), places = dapo.collect_step(policy, tasks.make("addition"), config, run, 5)
+    return samples_of(rollout), graded, places[0].tolist(), len(list(plan)) // 3
 
 
 @pytest.mark.parametrize(
@@ -527,9 +583,9 @@ def test_draws_stop_at_their_limit(qwen: str, monkeypatch: pytest.MonkeyPatch) -
     """A model that solves nothing would otherwise spend all samples in one step."""
     monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 0.0)
     config = config_of("dapo", qwen, total_samples=120, max_draws=3)
-    run = LanguageRun(config)
+    run = SeedsRun(config, [0])
     dapo.train(config, run)
-    assert list(run.metrics()["drawn"]) == [36, 36, 36, 12]
+    assert list(run.runs[0].metrics()["drawn"]) == [36, 36, 36, 12]
 
 
 @pytest.mark.parametrize("mixed", [0, 1])
@@ -540,21 +596,21 @@ def test_the_last_samples_may_be_fewer_than_minibatches(
     config = config_of("dapo", qwen, minibatches=4, prompts=2, group_size=3, total_samples=6)
     planned(monkeypatch, ["mixed" if mixed else "solved", "failed"])
     seen = spied("dapo", config, monkeypatch)
-    assert [len(rows) for _, rows in seen] == ([1, 1, 1] if mixed else [0])
+    assert [int(rows.sum()) for _, rows in seen] == ([1, 1, 1] if mixed else [0])
 
 
 def test_every_sample_drawn_counts(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of groups that are left out; all of them are in the metrics."""
     monkeypatch.setattr(
-        evaluation.TaskEvaluator, "__call__", lambda self, final: ({"pass@1": 0.0}, [])
+        evaluation.TaskEvaluator, "__call__", lambda self, *args: [({"pass@1": 0.0}, [])]
     )
     outcomes = ["mixed", "mixed", "solved"] * 2 + ["mixed"] * 3
     outcomes += ["solved", "failed", "solved"] * 2
     planned(monkeypatch, outcomes)
     config = config_of("dapo", qwen, group_size=3, total_samples=45)
-    run = LanguageRun(config, [0])
+    run = SeedsRun(config, [0])
     dapo.train(config, run)
-    metrics = run.metrics()
+    metrics = run.runs[0].metrics()
     assert metrics["samples"].tolist() == [18, 27, 45]
     assert metrics["drawn"].tolist() == [18, 9, 18]
     assert metrics["all_solved"].tolist() == pytest.approx([1 / 3, 0, 2 / 3])
@@ -568,10 +624,20 @@ def test_every_sample_drawn_counts(qwen: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def trained(name: str, config: Any) -> tuple[Any, dict[str, Any], pd.DataFrame]:
-    """What seed 0 has trained, its summary and its logged metrics."""
-    run = LanguageRun(config, [0])
+    """The model that seed 0 has trained, its summary and its logged metrics."""
+    run = SeedsRun(config, [0])
     policy = MODULES[name].train(config, run)
-    return policy, run.finish(policy), run.metrics()
+    (summary,) = run.finish(policy)
+    return model_of(policy), summary, run.runs[0].metrics()
+
+
+def model_of(policy: Any) -> Any:
+    """That of transformers which seed 0 is saved as."""
+    if isinstance(policy, HubModel):
+        return policy.model
+    model = copy.deepcopy(policy.template)
+    model.load_state_dict(policy.llama.state_of(0), strict=False)
+    return model
 
 
 @pytest.mark.parametrize(
@@ -593,17 +659,17 @@ def test_end_to_end(name: str, settings: dict[str, Any], folder: str) -> None:
         assert key in documented, key
 
 
-def spied(name: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, np.ndarray]]:
+def spied(name: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tensor]]:
     """The batch and the rows of every update of a training that is not evaluated."""
     seen, update = [], MODULES[name].update
 
     def spy(*args: Any) -> Any:
-        seen.append(args[-4:-2])  # before the config and the run
+        seen.append(args[-5:-3])  # before the rates, the config and the run
         return update(*args)
 
-    run = LanguageRun(config, [0])
+    run = SeedsRun(config, [0])
     monkeypatch.setattr(MODULES[name], "update", spy)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: run.resume())
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
     MODULES[name].train(config, run)
     return seen
 
@@ -626,7 +692,10 @@ def test_every_epoch_has_an_order_of_its_own(
     """Each visits all samples of a step once, in two minibatches; no two of them are alike."""
     everything = {"dynamic_sampling": False} if name == "dapo" else {}
     config = config_of(name, qwen, epochs=3, minibatches=2, **everything)
-    rows = [rows.tolist() for _, rows in spied(name, config, monkeypatch)]
+    rows = []
+    for batch, chosen in spied(name, config, monkeypatch):
+        places = batch.places[chosen] if name == "dapo" else chosen[0]
+        rows.append(places.tolist())
     assert [len(x) for x in rows] == [6] * 12  # 2 steps, 3 epochs, 2 minibatches
     epochs = [tuple(rows[i] + rows[i + 1]) for i in range(0, 12, 2)]
     assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
@@ -638,15 +707,15 @@ def test_every_epoch_has_an_order_of_its_own(
 def test_a_group_is_completions_of_one_prompt(name: str, qwen: str) -> None:
     """Its samples stand next to one another, which is how advantages are computed."""
     config = config_of(name, qwen)
-    policy, tokenizer = models.load_model(config, CPU, Processes())
-    task, run = tasks.make("addition"), LanguageRun(config, [0])
+    run, task = SeedsRun(config, [0]), tasks.make("addition")
+    policy = load_policy(config, run)
     step = (0, 0) if name == "dapo" else (0,)  # and the draw
-    samples, graded = MODULES[name].collect(policy, tokenizer, task, config, run, *step)
-    prompts = [x.problem.prompt for x in graded]
+    rollout, (graded,) = collect(policy, task, config, run, *step)
+    samples, prompts = samples_of(rollout), [x.problem.prompt for x in graded]
     groups = [prompts[i : i + 4] for i in (0, 4, 8)]
     assert [len(set(group)) for group in groups] == [1, 1, 1]
     assert len({group[0] for group in groups}) == 3
-    for i, ids in enumerate(sampling.encode_prompts(tokenizer, task, prompts)):
+    for i, ids in enumerate(sampling.encode_prompts(policy.tokenizer, task, prompts)):
         assert samples.prompts[i][samples.prompt_mask[i]].tolist() == ids
 
 
@@ -657,7 +726,7 @@ def test_process_supervision_reads_the_steps(qwen: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(tasks.Addition, "steps", lambda self, p, text: [step])
     differ = 0
     for batch, _ in spied("grpo", config_of("grpo", qwen, supervision="process"), monkeypatch):
-        for row, n in zip(batch.advantages, batch.lengths.tolist(), strict=True):
+        for row, n in zip(batch.advantages[0], batch.lengths[0].tolist(), strict=True):
             assert (row[:n].diff().abs() > 1e-6).sum() <= 1
             assert (row[n:] == 0).all()
             differ += bool(n > 3 and row[n - 1] > row[0] + 0.1)  # the step was a bad one
@@ -673,10 +742,10 @@ def test_completions_that_are_cut_off_are_left_out(
     config = config_of("dapo", qwen, overlong_filtering=filtering, total_samples=48)
     cut = 0
     for batch, _ in spied("dapo", config, monkeypatch):
-        learned = batch.mask & (batch.ended[:, None] | (not filtering))
+        learned = batch.mask & (batch.ended.unsqueeze(-1) | (not filtering))
         assert torch.equal(batch.learned, learned)
         cut += int((~batch.ended).sum())
-        advantages = batch.advantages[:, 0].view(-1, 4)
+        advantages = batch.advantages[0, :, 0].view(-1, 4)
         assert (advantages.sum(1).abs() < 1e-5).all()
         assert (advantages != 0).any()
     assert cut > 8
@@ -795,18 +864,19 @@ def test_the_reference_is_refreshed_between_the_parts(
     settings = {"iterations": iterations, "total_samples": 72, "evaluations": 6}
     config = config_of("grpo", qwen, learning_rate=3e-3, **settings)
     first, _ = models.load_model(config, CPU, Processes())
-    run = LanguageRun(config, [0])
+    run = SeedsRun(config, [0])
     policy = grpo.train(config, run)
     run.finish(policy)
-    kl = run.metrics()["kl"].to_numpy()
+    (record,) = run.runs
+    kl = record.metrics()["kl"].to_numpy()
     assert [k for k in range(6) if kl[k] < 1e-6] == fresh
     assert len(resets) == iterations - 1  # none at the end
     assert kl[[k for k in range(6) if k not in fresh]].min() > 1e-5
     # Evaluations measure to the first model all the time.
-    evaluator: Any = run._evaluator
-    assert digest(evaluator.reference.model) == digest(first)
-    assert digest(policy) != digest(first)
-    measured = run.curve()["kl"].to_numpy()
+    evaluator: Any = record.evaluator
+    assert digest(evaluator.reference.reference.model) == digest(first)
+    assert digest(model_of(policy)) != digest(first)
+    measured = record.curve()["kl"].to_numpy()
     assert measured[0] == pytest.approx(0, abs=1e-6)
     assert (measured[1:] > 1e-4).all()
 
@@ -820,18 +890,23 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
     graded: list[tasks.Graded] = []
     learn, grade = grpo.learn_preferences, tasks.Addition.grade
 
-    def spy_learn(model: Any, optimizer: Any, tok: Any, task: Any, pairs: Any, *rest: Any) -> None:
-        lessons.append(list(pairs))
+    def spy_learn(model: Any, optimizer: Any, task: Any, pairs: Any, *rest: Any) -> None:
+        (own,) = pairs
+        lessons.append(list(own))
 
         def margin() -> Tensor:
+            texts = ([[p.chosen for p in own]], [[p.rejected for p in own]])
+            prompts = [[p.prompt for p in own]]
             with torch.no_grad():
-                chosen, rejected = reward_model.pair_scores(model, tok, task, pairs, T_MAX)
+                chosen, rejected = (
+                    model.scores(from_texts(model, task, prompts, x, T_MAX)) for x in texts
+                )
             return (chosen - rejected).mean()
 
         before = margin()
-        learn(model, optimizer, tok, task, pairs, *rest)
+        learn(model, optimizer, task, pairs, *rest)
         assert margin() > before
-        assert all(p.grad is None for p in model.parameters())
+        assert all(p.grad is None for p in model.model.parameters())
 
     def spy_grade(self: Any, problem: Any, text: str) -> Any:
         graded.append(grade(self, problem, text))
@@ -841,7 +916,7 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
     monkeypatch.setattr(tasks.Addition, "grade", spy_grade)
     settings = {"prompts": 8, "reward_model": judge, "iterations": 3, "total_samples": 192}
     config = config_of("grpo", qwen, **settings)
-    grpo.train(config, LanguageRun(config, [0]))
+    grpo.train(config, SeedsRun(config, [0]))
     assert len(lessons) == 2
     assert len(graded) == 192
     first, second = lessons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -21,10 +22,12 @@ from manyseeds.benchmarks import export
 from manyseeds.benchmarks.store import results as chapter_results
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, tasks
+from manyseeds.llm_track.policies import HubModel
 from manyseeds.record import RunFolder, is_finished, part_name, read_json
-from manyseeds.runs import language
+from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
-from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.checkpoints import CHECKPOINT
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.parallel import Processes
 from tests.benchmarks.test_export import run as run_export
 from tests.foundation.test_track import (
@@ -101,9 +104,9 @@ def test_every_seed_of_a_language_model_is_tracked(
     with monkeypatch.context() as patch:
         interrupt_log(patch, 4)
         with pytest.raises(Interrupted):
-            language.main(config, METHODS["grpo"].train, {})
-    assert [path.name for path in parts[0].iterdir()] == [language.CHECKPOINT]
-    language.main(config, METHODS["grpo"].train, {})
+            language_seeds.main(config, METHODS["grpo"].train, {})
+    assert [path.name for path in parts[0].iterdir()] == [CHECKPOINT]
+    language_seeds.main(config, METHODS["grpo"].train, {})
     for seed, part in enumerate(parts):
         assert is_finished(part)
         assert min(expected(part)["train/loss"]) == 16
@@ -115,13 +118,17 @@ def test_every_seed_of_a_language_model_is_tracked(
 
 def train(name: str, config: Any, seed: int = 0) -> tuple[Path, Any]:
     """A part and what was trained, as it is in memory."""
-    part = RunFolder.of(config, name).path / part_name([seed])
-    run = LanguageRun(config, [seed], part, name)
+    folder = RunFolder.of(config, name).path
+    part, run = folder / part_name([seed]), SeedsRun(config, [seed], folder, name)
     run.open([METHODS[name].train])
     trained = METHODS[name].train(config, run)
     run.finish(trained)
     run.close()
-    return part, trained
+    if isinstance(trained, HubModel):
+        return part, trained.model
+    of_seed = copy.deepcopy(trained.template)
+    of_seed.load_state_dict(trained.llama.state_of(0), strict=False)
+    return part, of_seed
 
 
 def logits(model: Any) -> Tensor:
@@ -172,13 +179,13 @@ def test_the_card_of_a_language_model(
 ) -> None:
     """The median seed of three, the mean with its interval, and the verdict against TRL."""
     config = config_of("grpo", model, tmp_path / "r", seeds=3, total_samples=32)
-    language.main(config, METHODS["grpo"].train, {})
+    language_seeds.main(config, METHODS["grpo"].train, {})
     run = RunFolder.of(config, "grpo").path
     assert run_export(run, "--hub", tmp_path / "alone") == 0
     assert "no run of TRL" in (tmp_path / "alone" / "README.md").read_text()
     for seed in range(3):
-        part = RunFolder.of(config, "trl-grpo").path / part_name([seed])
-        theirs = LanguageRun(config, [seed], part, "trl-grpo", "trl")
+        folder = RunFolder.of(config, "trl-grpo").path
+        theirs = SeedsRun(config, [seed], folder, "trl-grpo", "trl")
         carry_out(config, METHODS["grpo"].train, theirs)
     monkeypatch.setattr(chapter_results, "FEWEST", 3)
     folder = tmp_path / "out"

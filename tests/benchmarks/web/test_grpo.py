@@ -66,15 +66,15 @@ class Reference:
         """By the track's own `rewards_of`, where a reward is not given."""
         s = self.settings
         graded = [Graded(None, "", float(x["right"]), float(x["format"])) for x in self.completions]
-        samples = SimpleNamespace(tokens=torch.zeros(1), lengths=self.lengths)
+        rollout: Any = SimpleNamespace(tokens=torch.zeros(1), lengths=self.lengths.unsqueeze(0))
         config = SimpleNamespace(
             format_weight=s["formatWeight"],
             rules=True,
             max_new_tokens=s["longest"],
             overlong_cache=s["overlongCache"],
         )
-        signed = dapo.rewards_of(graded, samples, None, config)
-        plain = grpo.rewards_of(graded, samples, None, config)
+        (signed,) = dapo.rewards_of([graded], rollout, None, config)
+        (plain,) = grpo.rewards_of([graded], rollout, None, config)
         punished = dapo.overlong_punishment(self.lengths, s["longest"], s["overlongCache"])
         rewards = signed if s["signed"] else plain + punished
         rewards -= s["missingEosPenalty"] * ~self.ended
@@ -86,11 +86,12 @@ class Reference:
     def _advantages(self) -> Tensor:
         s = self.settings
         if s["advantage"] == "critic":
-            by_token = rlhf_ppo.token_rewards(
-                self.rewards, self.old, self.reference, self.mask, s["kl"]
-            )
-            found = rlhf_ppo.gae(by_token, self.values, self.mask, s["gamma"], s["lambda"])
-            return rlhf_ppo.whiten(found, self.mask, Processes(torch.device("cpu")))
+            tensors = (self.rewards, self.old, self.reference, self.mask)
+            given = [x.unsqueeze(0) for x in tensors]  # of one seed
+            by_token, mask = rlhf_ppo.token_rewards(*given, s["kl"]), given[-1]
+            values = self.values.unsqueeze(0)
+            found = rlhf_ppo.gae(by_token, values, mask, s["gamma"], s["lambda"])
+            return rlhf_ppo.whiten(found, mask, Processes(torch.device("cpu")))[0]
         module: Any = grpo if s["std"] else dr_grpo
         found = module.group_advantages(self.rewards.unsqueeze(0))[0]
         return found.unsqueeze(1).expand_as(self.old) * self.mask
@@ -108,13 +109,14 @@ class Reference:
         if s["normalise"] == "constant":
             return dr_grpo.token_weights(self.learned, max(int(completions), 1), s["longest"])
         token_level = s["normalise"] == "tokens"
-        return dapo.token_weights(self.learned, completions, self.learned.sum(), token_level)
+        return dapo.token_weights(self.learned, completions, self.learned.sum(), token_level)[0]
 
     def loss(self, current: Tensor) -> Tensor:
         """By the clipped objective of DAPO, and GRPO's KL."""
         s = self.settings
         config = SimpleNamespace(clip_range=s["clipLow"], clip_range_high=s["clipHigh"])
-        loss = dapo.policy_loss(current, self.old, self.advantages, self.weights(), config)
+        tensors = (current, self.old, self.advantages, self.weights())
+        (loss,) = dapo.policy_loss(*(x.unsqueeze(0) for x in tensors), config)
         if s["advantage"] == "group":
             loss = loss + s["kl"] * (self.weights() * grpo.k3(current, self.reference)).sum()
         return loss
