@@ -596,8 +596,8 @@ CONTROL = OURS | SB3
 CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/layers.py": [("total = self.count + n", "total = n", {"ppo"})],
     "manyseeds/kernels/mlp.c": [
-        ("plus_product(all(1), -y, y)", "all(1)", CONTROL | {"td", "vi", "pi"})
-    ],  # evaluations, too
+        ("plus_product(all(1), -y, y)", "all(1)", CONTROL | LANGUAGE | {"td", "vi", "pi"})
+    ],  # evaluations and optimizers, too
     "manyseeds/kernels/statistics.c": [("(double)(n - 1);", "(double)n;", {"ppo"})],
     "algos/kernels/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
     "manyseeds/seeds.py": [("both[:, :count]", "-both[:, :count]", CONTROL | {"td"})],
@@ -619,9 +619,12 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/runs/language.py": [
         ("(PURPOSES[purpose], *index)", "(PURPOSES[purpose],)", LANGUAGE),
         ("self.rng(purpose, step, part).random(", "self.rng(purpose, part).random(", LANGUAGE),
-        ("self._evaluator(final=True)[0]", "self._evaluator(final=False)[0]", LANGUAGE),
-        ('p.copy_(tensors[f"parameter.{i}"])', "pass", LANGUAGE),
+        ("self.evaluator(final=True)[0][0]", "self.evaluator(final=False)[0][0]", LANGUAGE),
         ("pd.DataFrame(self._rows)", "pd.DataFrame(self._rows[1:])", LANGUAGE),
+    ],
+    "manyseeds/runs/language_seeds.py": [
+        ("self.runs[0].evaluator(True, seeds)", "self.runs[0].evaluator(False, seeds)", LANGUAGE),
+        ("one.load(own)", "pass", LANGUAGE),
     ],
     "manyseeds/runs/parallel.py": [("dist.all_reduce(flat)", "pass", LANGUAGE)],
     "manyseeds/portable.py": [("initial=1.0", "initial=base", {"td"})],
