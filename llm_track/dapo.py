@@ -398,8 +398,9 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
 
         step += 1
         drawn = run.processes.size * (rollout.lengths > 0).sum(1)
-        share = torch.stack(took) / torch.stack(took).sum(0)
-        metrics = {k: (torch.stack([x[k] for x in updates]) * share).sum(0) for k in updates[0]}
+        there = torch.stack(took, 1)
+        share = there / there.sum(1, keepdim=True)
+        metrics = {k: total(torch.stack([x[k] for x in updates], 1) * share) for k in updates[0]}
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         run.log(drawn, {**metrics, "drawn": drawn}, learning)
         run.save_if_due(step, policy, optimizer)

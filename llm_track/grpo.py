@@ -323,11 +323,12 @@ def learn_preferences(
     optimizer: Any,
     task: tasks.Task,
     lessons: Sequence[Sequence[tasks.Preference]],
+    lr: float,
     config: Config,
     run: SeedsRun,
 ) -> None:
     """Train each seed's reward model once on each of its pairs (the loss of
-    llm_track/reward_model.py)."""
+    llm_track/reward_model.py); every process on all of them."""
     T = models.completion_tokens(config)
     for start in range(0, max(map(len, lessons)), PAIRS):
         parts = [own[start : start + PAIRS] for own in lessons]
@@ -341,8 +342,9 @@ def learn_preferences(
         )
         losses = bradley_terry_loss(reward_model.scores(chosen), reward_model.scores(rejected))
         counts = (chosen.lengths > 0).sum(1, keepdim=True)
-        (losses * (chosen.lengths > 0) / counts.clamp(min=1)).sum().backward()
-        optimizer.step(config.learning_rate, MAX_GRAD_NORM)
+        means = losses * (chosen.lengths > 0) / counts.clamp(min=1)
+        (means.sum() / run.processes.size).backward()  # a step adds up those of all processes
+        optimizer.step(lr, MAX_GRAD_NORM)
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
@@ -400,7 +402,9 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         ]
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in updates]).mean(0) for k in updates[0]}
+        metrics = {
+            k: total(torch.stack([x[k] for x in updates], 1)) / len(updates) for k in updates[0]
+        }
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         after, share = run.samples + B, config.total_samples // config.iterations
         if reward_model is not None and config.iterations > 1:
@@ -413,7 +417,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
                 for own, old, rng in zip(pairs, old_pairs, run.rngs("init", step), strict=True):
                     again = rng.permutation(len(old))[: len(own) // 9]
                     lessons.append(own + [old[i] for i in again])
-                learn_preferences(reward_model, of_reward_model, task, lessons, config, run)
+                learn_preferences(reward_model, of_reward_model, task, lessons, lr, config, run)
                 old_pairs = [old + own for old, own in zip(old_pairs, pairs, strict=True)]
                 pairs = [[] for _ in run.seeds]
         run.log(B, metrics)

@@ -386,10 +386,10 @@ def is_small_llama(name: str) -> bool:
 
     path = models.located(name, "--model")
     config, tokenizer = models.looked_at(name, "--model")
-    ends = {tokenizer.eos_token_id}
+    own = config.eos_token_id  # what transformers goes by where there is no file of its own
     if (Path(path) / "generation_config.json").exists():
         own = GenerationConfig.from_pretrained(path).eos_token_id
-        ends |= {*(own if isinstance(own, list) else [own])} - {None}
+    ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
     expected = {
         "model_type": "llama",
         "hidden_act": "silu",

@@ -367,7 +367,9 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         ]
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in updates]).mean(0) for k in updates[0]}
+        metrics = {
+            k: total(torch.stack([x[k] for x in updates], 1)) / len(updates) for k in updates[0]
+        }
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         metrics["explained_variance"] = explained_variance
         run.log(B, metrics)
