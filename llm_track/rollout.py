@@ -195,7 +195,7 @@ def total(x: Tensor) -> Tensor:
 def measured(graded: Sequence[Sequence[tasks.Graded]], name: str, rollout: Rollout) -> Tensor:
     """A field of what is graded, [S, B]; 0 for rows that a seed has not drawn."""
     B = rollout.lengths.shape[1]
-    rows = [[getattr(x, name) for x in own] + [0.0] * (B - len(own)) for own in graded]
+    rows = [[float(getattr(x, name)) for x in own] + [0.0] * (B - len(own)) for own in graded]
     return torch.tensor(rows, device=rollout.tokens.device)
 
 
