@@ -31,6 +31,7 @@ from manyseeds.llm_track.policies import HubModel, load_policy
 from manyseeds.llm_track.rollout import (
     Rollout,
     collect,
+    decode,
     from_texts,
     rollout_of,
     sample_metrics,
@@ -208,14 +209,16 @@ def test_rewards_by_hand(tokenizer: Any) -> None:
     graded = [task.grade(problem, text) for text in texts]
     seeds, one = [graded, graded[::-1]], rollout_of(samples)
     rollout = Rollout(*(torch.cat([x, x.flip(1)]) for x in vars(one).values()))
-    settings = {"max_new_tokens": 8, "format_weight": 0.25}
+    settings: dict[str, Any] = {"max_new_tokens": 8, "format_weight": 0.25}
     for name in ("grpo", "dr_grpo"):
         got = METHODS[name].rewards_of(seeds, rollout, None, config_of(name, **settings))
         close(got, [[1.25, 1.0, 0.25, 0.0], [0.0, 0.25, 1.0, 1.25]])
     config = config_of("dapo", **settings, overlong_cache=4)
-    close(dapo.rewards_of(seeds, rollout, None, config)[0], [0.75, 1, -1.25, -2])
+    got = dapo.rewards_of(seeds, rollout, None, config)
+    close(got, [[0.75, 1, -1.25, -2], [-2, -1.25, 1, 0.75]])
     config = config_of("dapo", **settings, overlong_cache=0)
-    close(dapo.rewards_of(seeds, rollout, None, config)[0], [1.25, 1, -0.75, -1])
+    got = dapo.rewards_of(seeds, rollout, None, config)
+    close(got, [[1.25, 1, -0.75, -1], [-1, -0.75, 1, 1.25]])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -579,6 +582,31 @@ def test_draws_go_on_until_there_are_enough_mixed_groups(
     assert len(set(texts)) == len(texts)
 
 
+def test_each_seed_draws_as_often_as_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has enough at once, the second after two draws, the third spends its samples."""
+    model = make_model("tiny", tmp_path / "model")
+    config = config_of("dapo", model, group_size=3, total_samples=100)
+    run = SeedsRun(config, [2, 5, 7])
+    run.runs[2].samples = 100 - 2 * 9
+    draws = ["mmm", "sfm", "fff"], ["mmm", "ffm"], ["ssf"]  # nobody makes the last one
+    names = {x[0]: x for x in PATTERNS}
+    plan = planned(monkeypatch, [names[x] for draw in draws for own in draw for x in own])
+    policy = load_policy(config, run)
+    rollout, graded, places = dapo.collect_step(policy, tasks.make("addition"), config, run, 5)
+    assert len(list(plan)) == 9
+    assert [len(own) for own in graded] == [9, 18, 18]
+    assert (rollout.lengths > 0).sum(1).tolist() == [9, 18, 18]
+    expected = [[0, 1, 2, -1, -1, -1], [-1, -1, 0, 1, 2, -1], [-1, -1, -1, -1, -1, 0]]
+    index = [[3 * k + i if k >= 0 else -1 for k in own for i in range(3)] for own in expected]
+    assert places.tolist() == index
+    texts = decode(policy.tokenizer, rollout)
+    assert all(
+        [x.text for x in own] == found[: len(own)] for own, found in zip(graded, texts, strict=True)
+    )
+
+
 def test_draws_stop_at_their_limit(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that solves nothing would otherwise spend all samples in one step."""
     monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 0.0)
@@ -597,6 +625,26 @@ def test_the_last_samples_may_be_fewer_than_minibatches(
     planned(monkeypatch, ["mixed" if mixed else "solved", "failed"])
     seen = spied("dapo", config, monkeypatch)
     assert [int(rows.sum()) for _, rows in seen] == ([1, 1, 1] if mixed else [0])
+
+
+def test_minibatches_of_seeds_that_learn_from_more_and_fewer() -> None:
+    """The second has two of four; the third has nothing to learn from, the fourth is finished."""
+    config = config_of("dapo", minibatches=4, epochs=3, total_samples=24)
+    run = SeedsRun(config, [0, 1, 2, 3])
+    run.runs[3].samples = 24
+    rows = [[3, -1, 0, 2, -1, 1, 4, 5], [-1, -1, 1, 0, -1, -1, -1, -1], [-1] * 8, [*range(8)]]
+    places = torch.tensor(rows)
+    found = list(dapo.minibatches(places, run, 0, config))
+    assert len(found) == 12
+    assert [there.tolist() for _, there in found] == [
+        [True, True, True, False],
+        [True, True, False, False],
+        [True, False, False, False],
+        [True, False, False, False],
+    ] * 3
+    for epoch in (found[:4], found[4:8], found[8:]):
+        times = torch.stack([chosen for chosen, _ in epoch]).sum(0)  # each is chosen once
+        assert torch.equal(times, (places >= 0).long())
 
 
 def test_every_sample_drawn_counts(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,20 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from manyseeds.llm_track import dapo, dr_grpo, grpo, models, policies, sampling, tasks
+from manyseeds.llm_track import dapo, dr_grpo, grpo, models, policies, tasks
 from manyseeds.llm_track.policies import HubModel, SeedAdamW, SeedModel
-from manyseeds.llm_track.rollout import Rollout, from_texts, rollout_of, samples_of
+from manyseeds.llm_track.rollout import Rollout, from_texts, rollout_of, samples_of, total
 from manyseeds.process import set_up_process
 from manyseeds.record import RunFolder, is_finished, part_name, read_json
 from manyseeds.runs import language_seeds
 from manyseeds.runs.checkpoints import CHECKPOINT
+from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, groups_of
 from manyseeds.runs.parallel import Processes
 from tests.random_models import make_model, new_model
 
 METHODS: dict[str, Any] = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
+VARIANTS = [*METHODS, "iterative grpo"]
 TOKENIZER = models.tiny_tokenizer()
 TIMES = ["learn_s"]
 
@@ -35,26 +39,51 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make_model("tiny", tmp_path_factory.mktemp("model") / "random")
 
 
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A reward model that is a small Llama."""
+    path = tmp_path_factory.mktemp("model") / "judge"
+    models.save(scalar_llama(0.2), TOKENIZER, path)
+    return str(path)
+
+
 @pytest.fixture
-def small(few_samples: None, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few evaluation samples, and an accuracy that random weights earn half of the time."""
+def small(few_samples: None, eager: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few evaluation samples, no figures, and an accuracy that random weights earn half of the
+    time."""
+    monkeypatch.setattr(LanguageRun, "_draw", lambda *args: None)
     monkeypatch.setattr(
         tasks.Addition, "accuracy", lambda self, problem, text: float(sum(map(ord, text)) % 2)
     )
+    yield
+    set_up_process(1)
 
 
 def config_of(name: str, model: str, results: Path, **settings: Any) -> Any:
     given: dict[str, Any] = {"model": model, "results": str(results), "quiet": True}
     given |= {"prompts": 3, "group_size": 4, "minibatches": 2, "max_new_tokens": 8}
-    given |= {"total_samples": 48, "evaluations": 2, "learning_rate": 3e-3}
+    given |= {"total_samples": 48, "evaluations": 2, "learning_rate": 3e-3, "lr_schedule": "linear"}
+    if name == "dapo":  # random models hardly ever end
+        given["overlong_filtering"] = False
     return METHODS[name].Config(**given | settings)
 
 
-def trained(name: str, config: Any, seeds: Sequence[int] = ()) -> dict[int, Path]:
+def variant_of(
+    name: str, folder: str, judge: str, results: Path, **settings: Any
+) -> tuple[str, Any]:
+    """A method and its config; one variant of GRPO goes on training its reward model."""
+    if name == "iterative grpo":
+        name = "grpo"
+        settings |= {"iterations": 4, "reward_model": judge, "temperature": 0.8}
+        settings |= {"prompts": 6, "total_samples": 2 * settings.get("total_samples", 48)}
+    return name, config_of(name, folder, results, **settings)
+
+
+def trained(name: str, config: Any) -> dict[int, Path]:
     """The parts of the seeds that a command has trained."""
     language_seeds.main(config, METHODS[name].train, {})
     folder = RunFolder.of(config, name).path
-    seeds = seeds or range(config.first_seed, config.first_seed + config.seeds)
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
     return {seed: folder / part_name([seed]) for seed in seeds}
 
 
@@ -65,26 +94,33 @@ def assert_same(part: Path, other: Path) -> None:
     )
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     for file in ("curve.parquet", "metrics.parquet"):
-        frames = [pd.read_parquet(x / file).drop(columns=TIMES) for x in (part, other)]
-        pd.testing.assert_frame_equal(*frames, check_exact=True)
+        ours, theirs = (pd.read_parquet(x / file).drop(columns=TIMES) for x in (part, other))
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
     assert read_json(part / "transcripts.json") == read_json(other / "transcripts.json")
+    ours, theirs = (read_json(x / "summary.json") for x in (part, other))
+    for name in ("seeds", "initial", "final", "samples", "diverged"):
+        assert ours[name] == theirs[name], name
 
 
 # ---- Models --------------------------------------------------------------------------------
 
 
-def both(scalar: bool = False) -> tuple[list[Any], SeedModel]:
-    """Two models of transformers, and the same as a batch."""
-    each = [new_model("llama", scale) for scale in (0.2, 0.3)]
-    if scalar:
-        from transformers import LlamaForSequenceClassification
+def scalar_llama(scale: float) -> Any:
+    """A small reward model of random weights, of this standard deviation."""
+    from transformers import LlamaForSequenceClassification
 
-        for model in each:
-            model.config.num_labels = 1
-        each = [LlamaForSequenceClassification(x.config) for x in each]
-        each[1].load_state_dict({k: 1.5 * x for k, x in each[1].state_dict().items()})
-    each = [models.prepare(x, grpo.Config(), torch.device("cpu")) for x in each]
-    return each, SeedModel.of_models(each, TOKENIZER)
+    config = new_model("llama", scale).config
+    config.num_labels = 1
+    return LlamaForSequenceClassification(config)
+
+
+def both(scalar: bool = False) -> tuple[list[HubModel], SeedModel]:
+    """Two models of transformers, and the same as a batch."""
+    config = grpo.Config(micro_batch_size=3)
+    make = scalar_llama if scalar else partial(new_model, "llama")
+    each = [models.prepare(make(scale), config, torch.device("cpu")) for scale in (0.2, 0.3)]
+    alone = [HubModel(model, TOKENIZER, config, Processes()) for model in each]
+    return alone, SeedModel.of_models(each, TOKENIZER)
 
 
 def test_a_batch_is_the_models_of_transformers() -> None:
@@ -95,8 +131,7 @@ def test_a_batch_is_the_models_of_transformers() -> None:
     found = policy.sample(prompts, uniforms, 0.8)
     likeliest = policy.sample(prompts, uniforms, 0.8, greedy=True)
     assert not torch.equal(found.tokens, likeliest.tokens)
-    for s, model in enumerate(each):
-        alone = HubModel(model, TOKENIZER, grpo.Config(), Processes())
+    for s, alone in enumerate(each):
         expected = alone.sample([prompts[s]], uniforms[s : s + 1], 0.8)
         T = expected.tokens.shape[-1]
         assert torch.equal(found.tokens[s, :, :T], expected.tokens[0])
@@ -112,20 +147,48 @@ def test_a_batch_is_the_models_of_transformers() -> None:
         assert torch.equal(likeliest.tokens[s, :, : greedy.tokens.shape[-1]], greedy.tokens[0])
 
 
-def test_scores_are_those_of_transformers() -> None:
-    """Also where a seed has fewer completions than another."""
+@torch.no_grad()
+def test_scalars_are_those_of_transformers() -> None:
+    """After the prompt and each token; also where a seed has fewer completions than another."""
     each, judges = both(scalar=True)
     task = tasks.make("addition")
     prompts = [["1+2=", "33+4=", "5+5="], ["7+7="]]
     texts = [["3", "a longer one", ""], ["14"]]
     rollout = from_texts(judges, task, prompts, texts, 8)
     assert rollout.lengths[1, 1:].tolist() == [0, 0]
-    found = judges.scores(rollout)
-    for s, model in enumerate(each):
-        own = sampling.from_texts(TOKENIZER, task, prompts[s], texts[s], 8, torch.device("cpu"))
-        expected = sampling.scores(model, own)
-        torch.testing.assert_close(found[s, : len(own)], expected, rtol=0, atol=1e-5)
-    assert (found[0, 0] - found[1, 0]).abs() > 1e-3
+    scalars, scores = judges.scalars(rollout), judges.scores(rollout)
+    assert scalars.shape == (2, 3, 9)
+    for s, alone in enumerate(each):
+        own = from_texts(alone, task, prompts[s : s + 1], texts[s : s + 1], 8)
+        B, T = own.tokens.shape[1:]
+        inside = torch.arange(T + 1) <= own.lengths[0].unsqueeze(-1)
+        assert not scalars[s, :B, T + 1 :].any()
+        for ours, theirs in (
+            (scalars[s, :B, : T + 1], alone.scalars(own)[0] * inside),
+            (scores[s, :B], alone.scores(own)[0]),
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert (scores[0, 0] - scores[1, 0]).abs() > 1e-3
+    rollout.lengths[0, 1] = 0  # a prompt alone
+    assert scalars[0, 1, 0] == judges.scores(rollout)[0, 1] != scores[0, 1]
+
+
+def test_empty_rows_are_nothing() -> None:
+    """They have no log-probabilities and no gradient, and the others stay as they were."""
+    _, policy = both()
+    uniforms = torch.rand(2, 4, 9, generator=torch.Generator().manual_seed(2))
+    rollout = policy.sample([[[5], [7, 8, 9], [5], [4] * 6]] * 2, uniforms, 1.0)
+    kept = torch.tensor([[True, False, True, True], [False, False, True, False]])
+    found, gradients = list[Tensor](), list[Any]()
+    for batch in (replace(rollout, lengths=rollout.lengths * kept), rollout):
+        logprobs = policy.logprobs(batch, 1.0) * kept.unsqueeze(-1)
+        logprobs.sum().backward()
+        found.append(logprobs.detach())
+        gradients.append(policy.llama.flat.grad)
+        policy.llama.flat.grad = None
+    assert torch.equal(*found)
+    assert gradients[0].abs().amax((1, 2)).min() > 0.1
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -138,8 +201,25 @@ def test_the_first_ratio_is_1(temperature: float) -> None:
         assert torch.equal(policy.logprobs(rollout, temperature), rollout.logprobs)
         other = policy.logprobs(rollout, 1.3)
     assert not torch.allclose(other, rollout.logprobs)
+    with_gradients = policy.logprobs(rollout, temperature)
+    assert with_gradients.requires_grad
+    assert torch.equal(with_gradients, rollout.logprobs)
     samples = samples_of(Rollout(*(x[:1] for x in vars(rollout).values())))
     assert torch.equal(rollout_of(samples).tokens, rollout.tokens[:1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_the_first_step_of_a_training_has_a_ratio_of_1(
+    name: str, folder: str, tmp_path: Path
+) -> None:
+    config = config_of(name, folder, tmp_path, minibatches=1, temperature=0.7)
+    run = SeedsRun(config, [0, 1])
+    METHODS[name].train(config, run)
+    for one in run.runs:
+        metrics = one.metrics()
+        assert (metrics["grad_norm"] > 0).any()
+        assert (metrics[["approx_kl", "clipfrac"]] == 0).all(axis=None)
 
 
 def test_a_gradient_of_0_or_nan_is_no_step() -> None:
@@ -186,10 +266,14 @@ def test_which_models_are_trained_together(
 
 
 def test_what_a_small_llama_is_not(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str, judge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With grouped keys, with scaled positions, with two ends, in two processes."""
+    """With grouped keys, with scaled positions, with two ends, beside another reward model, in two
+    processes."""
     assert config_of("grpo", "tiny", tmp_path).trains_together()
+    assert config_of("grpo", folder, tmp_path, reward_model=judge).trains_together()
+    other = make_model("reward model", tmp_path / "judge")
+    assert not config_of("grpo", folder, tmp_path, reward_model=other).trains_together()
     for name, value in {
         "num_key_value_heads": 2,
         "rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0},
@@ -215,26 +299,69 @@ def test_what_a_small_llama_is_not(
 # ---- Trainings -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.usefixtures("small")
-def test_a_seed_has_the_same_bits_alone(name: str, folder: str, tmp_path: Path) -> None:
+def test_a_seed_has_the_same_bits_alone(
+    variant: str, folder: str, judge: str, tmp_path: Path
+) -> None:
     """On two threads, too; and its part says what it would say."""
-    many = {"epochs": 5}  # so many updates that a sum over them may round differently
-    config = config_of(name, folder, tmp_path / "all", seeds=3, first_seed=2, **many)
-    if name == "dapo":  # groups are mixed half of the time
-        config = replace(config, group_size=2)
+    given: dict[str, Any] = {"seeds": 3, "first_seed": 1}
+    given["epochs"] = 5  # so many updates that a sum over them may round differently
+    if variant == "dapo":  # groups are mixed half of the time: few in some steps
+        given |= {"group_size": 2, "minibatches": 6, "max_draws": 2}
+    name, config = variant_of(variant, folder, judge, tmp_path / "all", **given)
     parts = trained(name, config)
-    for threads, seed in ((1, 3), (2, 4)):
-        other = replace(config, results=str(tmp_path / f"{seed}"), seeds=1, first_seed=seed)
-        (alone,) = trained(name, replace(other, threads=threads)).values()
-        assert_same(parts[seed], alone)
+    for threads, settings in ((1, {"seeds": 1, "first_seed": 2}), (2, {})):
+        other = replace(config, results=str(tmp_path / f"{threads}"), threads=threads, **settings)
+        for seed, part in trained(name, other).items():
+            assert_same(parts[seed], part)
     few = [pd.read_parquet(part / "metrics.parquet") for part in parts.values()]
+    assert all((x["grad_norm"] > 0).mean() > 0.5 for x in few)
     assert not few[0]["reward"].equals(few[1]["reward"])
     if name == "dapo":
         assert len({tuple(x["drawn"]) for x in few}) > 1
-    seconds = [read_json(part / "summary.json")["learn_seconds"] for part in parts.values()]
-    assert max(seconds) < 1.5 * min(seconds)  # each has its share
-    set_up_process(1)
+        assert len({len(x) for x in few}) > 1  # some are finished before others
+
+
+def test_seeds_share_the_time_of_their_batch(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations excluded, also those of the others, and what comes before the first."""
+    now = 0.0
+    real_open = LanguageRun._open
+
+    def slow_open(self: LanguageRun) -> None:
+        nonlocal now
+        real_open(self)
+        now += 0.5
+
+    class Slow:
+        headline = "pass@1"
+
+        def __call__(self, final: bool, seeds: Sequence[int] = (0,)) -> list[Any]:
+            nonlocal now
+            now += 5.0
+            return [({"pass@1": 0.0}, [])] * len(seeds)
+
+        def save(self, folder: Path, seed: int = 0) -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: now)
+        patch.setattr(LanguageRun, "_open", slow_open)
+        run = SeedsRun(config_of("grpo", folder, tmp_path, total_samples=16), [2, 4])
+        run.evaluate_if_due(Slow())
+        for seeds in ([0, 1], [0, 1], [1], [1]):
+            now += 3.0
+            run.log(torch.tensor([8, 4]), {"reward": torch.zeros(2)}, seeds)
+            run.evaluate_if_due(Slow())
+        parts = run.finish(None)
+    # Two evaluations at the beginning, one after each of the steps 1, 2 and 4, and one at the end.
+    assert [part["learn_seconds"] for part in parts] == [4 * 3 / 2] * 2
+    assert [part["total_seconds"] for part in parts] == [(1 + 4 * 3 + 6 * 5) / 2] * 2
+    curves, steps = ([getattr(x, what)() for x in run.runs] for what in ("curve", "metrics"))
+    assert [x["learn_s"].tolist() for x in curves] == [[0, 1.5, 3], [0, 3, 6]]
+    assert [x["learn_s"].tolist() for x in steps] == [[1.5, 3], [1.5, 3, 4.5, 6]]
+    assert [x["samples"].tolist() for x in steps] == [[8, 16], [4, 8, 12, 16]]
 
 
 class Interrupted(Exception):
@@ -254,14 +381,21 @@ def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, k: int) -> None:
     patch.setattr(owner, name, method)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.usefixtures("small")
 def test_a_batch_goes_on_from_its_checkpoint(
-    name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: str,
+    folder: str,
+    judge: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = {"seeds": 3, "checkpoint_interval": 1e-9, "total_samples": 96}
-    whole = trained(name, config_of(name, folder, tmp_path / "whole", **settings))
-    config = config_of(name, folder, tmp_path / "broken", **settings)
+    """Also those that are left of it."""
+    settings = {"seeds": 3, "checkpoint_interval": 1e-9, "total_samples": 96, "quiet": False}
+    name, config = variant_of(variant, folder, judge, tmp_path / "whole", **settings)
+    whole = trained(name, config)
+    config = replace(config, results=str(tmp_path / "broken"))
     with monkeypatch.context() as patch:
         interrupt(patch, SeedsRun, "log", 4)
         with pytest.raises(Interrupted):
@@ -269,12 +403,17 @@ def test_a_batch_goes_on_from_its_checkpoint(
     path = RunFolder.of(config, name).path
     assert [x.name for x in path.iterdir() if x.name.startswith("seeds")] == [part_name([0])]
     assert (path / part_name([0]) / CHECKPOINT).exists()
-    # Two of the three go on from it, the third from the beginning.
-    parts = trained(name, replace(config, seeds=2))
-    parts |= trained(name, config)
+    capsys.readouterr()
+    # The second seed is trained alone, from the beginning; the other two go on; then a fourth.
+    trained(name, replace(config, seeds=1, first_seed=1))
+    assert "going on from" not in capsys.readouterr().out
+    parts = trained(name, replace(config, seeds=4))
+    said = capsys.readouterr()
+    assert (said.out.count("going on from"), said.err) == (1, "")
     for seed, part in parts.items():
-        assert_same(part, whole[seed])
         assert not (part / CHECKPOINT).exists()
+        if seed in whole:
+            assert_same(part, whole[seed])
 
 
 @pytest.mark.usefixtures("small")
@@ -285,7 +424,7 @@ def test_what_was_sealed_is_not_trained_again(
     settings = {"seeds": 3, "checkpoint_interval": 1e-9, "quiet": False}
     config = config_of("grpo", folder, tmp_path, **settings)
     with monkeypatch.context() as patch:
-        interrupt(patch, language_seeds.LanguageRun, "store", 3)
+        interrupt(patch, LanguageRun, "store", 3)
         with pytest.raises(Interrupted):
             trained("grpo", config)
     path = RunFolder.of(config, "grpo").path
@@ -310,26 +449,41 @@ def test_how_seeds_are_grouped() -> None:
     assert groups_of([8, 9], resumes) == [[8, 9]]
 
 
+@pytest.mark.parametrize("fault", ["damaged", "of other settings"])
 @pytest.mark.usefixtures("small")
-def test_a_damaged_checkpoint_is_a_line_and_a_fresh_start(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_of_no_use_is_a_line_and_a_fresh_start(
+    fault: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     config = config_of("grpo", folder, tmp_path / "broken", seeds=2, checkpoint_interval=1e-9)
+    config = replace(config, name="a")  # of the run, whatever its settings
     with monkeypatch.context() as patch:
         interrupt(patch, SeedsRun, "finish", 1)
         with pytest.raises(Interrupted):
             trained("grpo", config)
     path = RunFolder.of(config, "grpo").path / part_name([0]) / CHECKPOINT
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    if fault == "damaged":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    else:
+        config = replace(config, learning_rate=1e-3)
     capsys.readouterr()
     parts = trained("grpo", config)
-    said = f"note: {path}: not used: it is damaged; the training starts over\n"
-    assert capsys.readouterr().err == said
-    whole = trained("grpo", config_of("grpo", folder, tmp_path / "whole", seeds=2))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"note: {path}: not used: it is {fault}; ")
+    whole = trained("grpo", replace(config, results=str(tmp_path / "whole")))
     for seed, part in parts.items():
         assert_same(part, whole[seed])
+
+
+def test_sums_have_the_same_bits_with_more_padding() -> None:
+    x = torch.rand(3, 40, 17, generator=torch.Generator().manual_seed(0)) - 0.3
+    expected = total(x)
+    torch.testing.assert_close(expected, x.sum((1, 2)))
+    for width in range(40):
+        assert torch.equal(total(torch.nn.functional.pad(x, (0, width))), expected)
+    assert torch.equal(total(x[1:2]), expected[1:2])
 
 
 def test_uniforms_are_those_of_each_seed(folder: str, tmp_path: Path) -> None:
