@@ -90,6 +90,7 @@ from manyseeds.llm_track.rollout import (
     collect,
     joined,
     measured,
+    rates_of,
     sample_metrics,
     spread,
     total,
@@ -308,7 +309,7 @@ def minibatches(
     places: [S, B], as in a Batch. The last samples may be fewer than minibatches, or none.
     """
     counts = [1 + int(run.processes.gather(x).max()) for x in places]
-    shuffles = run.rngs("minibatches", step)
+    learning, shuffles = run.unfinished, run.rngs("minibatches", step)
     for _ in range(config.epochs):
         parts = [
             np.array_split(rng.permutation(n), min(config.minibatches, max(n, 1)))
@@ -316,7 +317,7 @@ def minibatches(
         ]
         for rows in itertools.zip_longest(*parts):
             chosen = [np.isin(places[s].cpu(), () if x is None else x) for s, x in enumerate(rows)]
-            there = [s in run.unfinished and x is not None for s, x in enumerate(rows)]
+            there = [s in learning and x is not None for s, x in enumerate(rows)]
             yield torch.tensor(np.stack(chosen), device=run.device), torch.tensor(there)
 
 
@@ -375,13 +376,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
     run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
         learning = run.unfinished
-        rates = [
-            models.learning_rate(config.learning_rate, x.samples / config.total_samples, config)
-            if s in learning
-            else 0.0
-            for s, x in enumerate(run.runs)
-        ]
-        lr = torch.tensor(rates, dtype=torch.float64)
+        lr = rates_of(run, config)
         rollout, graded, places = collect_step(policy, task, config, run, step)
         rewards = rewards_of(graded, rollout, reward_model, config)
         groups = group_advantages(rewards.unflatten(1, (-1, G)))
@@ -398,8 +393,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
 
         step += 1
         drawn = run.processes.size * (rollout.lengths > 0).sum(1)
-        there = torch.stack(took, 1)
-        share = there / there.sum(1, keepdim=True)
+        share = torch.stack(took, 1) / torch.stack(took, 1).sum(1, keepdim=True)
         metrics = {k: total(torch.stack([x[k] for x in updates], 1) * share) for k in updates[0]}
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         run.log(drawn, {**metrics, "drawn": drawn}, learning)

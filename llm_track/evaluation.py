@@ -30,11 +30,9 @@ import torch
 
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, sampling
-from manyseeds.llm_track.policies import HubModel, HubReference
 from manyseeds.llm_track.rollout import decode, total
 from manyseeds.llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.runs.language import LanguageConfig
-from manyseeds.runs.parallel import Processes
 
 FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts
 CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has as many samples
@@ -191,11 +189,3 @@ class TaskEvaluator:
     def _grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> np.ndarray:
         pairs = zip(problems, texts, strict=True)
         return np.array([self.task.accuracy(problem, text) for problem, text in pairs])
-
-
-def evaluator_of(
-    policy: Any, tokenizer: Any, task: Task, config: LanguageConfig, reference: models.Reference
-) -> TaskEvaluator:
-    """Of one model of transformers."""
-    hub = HubModel(policy, tokenizer, config, Processes(next(policy.parameters()).device))
-    return TaskEvaluator(hub, task, config, HubReference(reference, config.micro_batch_size))

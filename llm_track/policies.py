@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from manyseeds import llama
 from manyseeds.llama import Completions, SeedLlama
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.rollout import (
+    AnyRollout,
     Prompts,
     Rollout,
     pad_left,
@@ -32,13 +33,25 @@ from manyseeds.optim import SeedAdam
 from manyseeds.process import resolve_device
 from manyseeds.runs.parallel import Processes
 
-AnyRollout = TypeVar("AnyRollout", bound=Rollout)
+
+class Kept:
+    """What a checkpoint holds of something that learns, for `SeedsRun.save_if_due`."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its state, seed first, in its own memory."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` gave."""
+        for name, x in self.tensors().items():
+            x.copy_(tensors[name])
 
 
-# ---- All seeds of a small Llama ---------------------------------------------------------------
+# ---- All seeds of a small Llama ------------------------------------------------------------
 
 
-class SeedModel:
+class SeedModel(Kept):
     """S Llamas of one architecture, each its own seed's; with a scalar head, or without."""
 
     def __init__(self, llama: SeedLlama, tokenizer: Any, template: Any) -> None:
@@ -129,12 +142,7 @@ class SeedModel:
         return SeedAdamW(self.llama)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What learns, seed first, for checkpoints."""
         return {"parameters": self.llama.flat.detach()}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what `tensors` gave."""
-        self.llama.flat.data.copy_(tensors["parameters"])
 
     def save(self, s: int, folder: Path) -> None:
         """Write the model of a seed as transformers reads it."""
@@ -142,7 +150,7 @@ class SeedModel:
         models.save(self.template, self.tokenizer, folder)
 
 
-class SeedAdamW:
+class SeedAdamW(Kept):
     """AdamW of all seeds (Loshchilov and Hutter, 2019), without weight decay."""
 
     def __init__(self, module: SeedLlama) -> None:
@@ -159,14 +167,8 @@ class SeedAdamW:
         return self.adam.step(lr, max_grad_norm, (norms > 0) & norms.isfinite())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its state, seed first, for checkpoints."""
         powers = self.adam.beta_powers.transpose(0, 1)
         return {"mean": self.adam.mean, "square": self.adam.square, "beta_powers": powers}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what `tensors` gave."""
-        for name, x in self.tensors().items():
-            x.copy_(tensors[name])
 
 
 def completions(rollout: Rollout) -> Completions:
@@ -174,10 +176,10 @@ def completions(rollout: Rollout) -> Completions:
     return Completions(rollout.prompts, rollout.prompt_lengths, rollout.tokens, rollout.lengths)
 
 
-# ---- A model of transformers ------------------------------------------------------------------
+# ---- A model of transformers ---------------------------------------------------------------
 
 
-class HubModel:
+class HubModel(Kept):
     """One model of transformers, as a batch of one seed; trained by several processes together."""
 
     def __init__(self, model: Any, tokenizer: Any, config: Any, processes: Processes) -> None:
@@ -263,21 +265,15 @@ class HubModel:
         return HubAdamW(models.trainable(self.model), self.processes)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As SeedModel's."""
         trained = models.trainable(self.model)
         return {f"parameter.{i}": p.detach().unsqueeze(0) for i, p in enumerate(trained)}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """As SeedModel's."""
-        for name, x in self.tensors().items():
-            x.copy_(tensors[name])
 
     def save(self, s: int, folder: Path) -> None:
         """As SeedModel's."""
         models.save(self.model, self.tokenizer, folder)
 
 
-class HubReference:
+class HubReference(Kept):
     """What a model of transformers is kept close to."""
 
     def __init__(self, reference: models.Reference, size: int) -> None:
@@ -298,17 +294,11 @@ class HubReference:
         return self.reference.logprobs(samples, temperature, self.size).unsqueeze(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As SeedModel's."""
         weights = self.reference.model.parameters()
         return {f"parameter.{i}": p.detach().unsqueeze(0) for i, p in enumerate(weights)}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """As SeedModel's."""
-        for name, x in self.tensors().items():
-            x.copy_(tensors[name])
 
-
-class HubAdamW:
+class HubAdamW(Kept):
     """PyTorch's AdamW without weight decay, of one model in all processes."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], processes: Processes) -> None:
@@ -327,7 +317,6 @@ class HubAdamW:
         return norm.to(self.processes.device).view(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As SeedAdamW's."""
         return {
             f"{i}.{name}": x.unsqueeze(0)
             for i, state in self.adam.state_dict()["state"].items()
@@ -335,7 +324,7 @@ class HubAdamW:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """As SeedAdamW's."""
+        """As Kept's; before its first step it has no state."""
         content = self.adam.state_dict()
         for key, x in tensors.items():
             number, _, name = key.partition(".")
@@ -346,7 +335,7 @@ class HubAdamW:
 AnyModel = SeedModel | HubModel
 
 
-# ---- Loading ------------------------------------------------------------------------------------
+# ---- Loading -------------------------------------------------------------------------------
 
 
 def load_policy(config: Any, run: Any) -> AnyModel:
@@ -398,7 +387,7 @@ def is_small_llama(name: str) -> bool:
         "num_key_value_heads": getattr(config, "num_attention_heads", 0),
     }
     return (
-        all(getattr(config, name, None) == x for name, x in expected.items())
+        all(getattr(config, key, None) == x for key, x in expected.items())
         and config.rope_parameters.get("rope_type") == "default"
         and config.head_dim % 2 == 0
         and len(ends) == 1

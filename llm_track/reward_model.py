@@ -71,7 +71,7 @@ from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
-from manyseeds.llm_track.rollout import encode, from_texts, grade, total
+from manyseeds.llm_track.rollout import encode, from_texts, grade, rates_of, total
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 
@@ -329,13 +329,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
     run.evaluate_if_due(evaluator)
     while run.samples < config.total_samples:
         learning = run.unfinished
-        rates = [
-            models.learning_rate(config.learning_rate, x.samples / config.total_samples, config)
-            if s in learning
-            else 0.0
-            for s, x in enumerate(run.runs)
-        ]
-        lr = torch.tensor(rates, dtype=torch.float64)
+        lr = rates_of(run, config)
         if config.preferences:
             pairs = [
                 next_pairs(groups, config, one, step) if s in learning else []

@@ -7,7 +7,7 @@ and completion. Prompts are padded on the left, completions on the right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
@@ -48,7 +48,10 @@ class Rollout:
         return type(self)(**{f.name: getattr(self, f.name)[seeds, rows] for f in fields(self)})
 
 
-# ---- Drawing, and grading --------------------------------------------------------------------
+AnyRollout = TypeVar("AnyRollout", bound=Rollout)
+
+
+# ---- Drawing, and grading ------------------------------------------------------------------
 
 
 def collect(
@@ -94,12 +97,9 @@ def decode(tokenizer: Any, rollout: Rollout) -> list[list[str]]:
     """The texts of each seed's completions, without the token that ends them."""
     lengths = (rollout.lengths - rollout.ended.long()).tolist()
     return [
-        [
-            sampling.text_of(tokenizer, row[:n])
-            for row, n in zip(tokens, of_seed, strict=True)
-        ]
+        [sampling.text_of(tokenizer, row[:n]) for row, n in zip(tokens, of_seed, strict=True)]
         for tokens, of_seed in zip(rollout.tokens.tolist(), lengths, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def rewards_of(
@@ -134,30 +134,24 @@ def from_texts(
 
     Where a seed has fewer of them, its last rows are empty: of length 0.
     """
-    token, device = policy.tokenizer.pad_token_id, policy.device
-    each = [
-        sampling.from_texts(policy.tokenizer, task, own, completions, longest, device)
-        for own, completions in zip(prompts, texts, strict=True)
-        if own
-    ]
-    P, T = (max(getattr(x, name).shape[1] for x in each) for name in ("prompts", "tokens"))
-    B, parts, left = max(map(len, each)), [], iter(each)
-    for own in prompts:
-        ids, counts = torch.full((B, P), token), torch.ones(B, dtype=torch.int64)
-        tokens, lengths = torch.full((B, T), token), torch.zeros(B, dtype=torch.int64)
-        ended = torch.zeros(B, dtype=torch.bool)
-        if own:
-            x, n = rollout_of(next(left)), len(own)
-            ids[:n, P - x.prompts.shape[-1] :], counts[:n] = x.prompts[0], x.prompt_lengths[0]
-            tokens[:n, : x.tokens.shape[-1]], lengths[:n] = x.tokens[0], x.lengths[0]
-            ended[:n] = x.ended[0]
-        parts.append((ids, counts, tokens, lengths, ended))
-    zeros = torch.zeros(len(prompts), B, T)
-    fields = [torch.stack(x) for x in zip(*parts, strict=True)]
-    return Rollout(*(x.to(device) for x in (*fields, zeros, zeros)))
+    asked, given = ([x for own in side for x in own] for side in (prompts, texts))
+    known = sampling.from_texts(policy.tokenizer, task, asked, given, longest, policy.device)
+    counts = torch.tensor([len(own) for own in prompts], device=policy.device).unsqueeze(1)
+    places = torch.arange(int(counts.max()), device=policy.device)
+    rows = (counts.cumsum(0) - counts + places).clamp(max=len(known) - 1)
+    rollout = rollout_of(known)
+    found, there = Rollout(*(x[0, rows] for x in vars(rollout).values())), places < counts
+    return replace(found, lengths=found.lengths * there, ended=found.ended & there)
 
 
-# ---- Metrics ---------------------------------------------------------------------------------
+def rates_of(run: SeedsRun, config: Any) -> Tensor:
+    """The learning rate of each seed after its samples, [S] float64; 0 of one that is finished."""
+    done = [one.samples / config.total_samples for one in run.runs]
+    rates = [models.learning_rate(config.learning_rate, x, config) if x < 1 else 0.0 for x in done]
+    return torch.tensor(rates, dtype=torch.float64)
+
+
+# ---- Metrics -------------------------------------------------------------------------------
 
 
 def sample_metrics(
@@ -199,7 +193,7 @@ def measured(graded: Sequence[Sequence[tasks.Graded]], name: str, rollout: Rollo
     return torch.tensor(rows, device=rollout.tokens.device)
 
 
-# ---- Other forms -----------------------------------------------------------------------------
+# ---- Other forms ---------------------------------------------------------------------------
 
 
 def pad_left(rows: Prompts, token: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -226,9 +220,6 @@ def rollout_of(samples: sampling.Samples) -> Rollout:
     return Rollout(*(x.unsqueeze(0) for x in (*known, *rest)))
 
 
-AnyRollout = TypeVar("AnyRollout", bound=Rollout)
-
-
 def trimmed(batch: AnyRollout) -> AnyRollout:
     """A batch without columns that are padding in all rows."""
     P, T = int(batch.prompt_lengths.max()), int(batch.lengths.max())
@@ -239,7 +230,7 @@ def trimmed(batch: AnyRollout) -> AnyRollout:
     return type(batch)(**kept)
 
 
-# ---- Of some seeds, and of several draws -------------------------------------------------------
+# ---- Of some seeds, and of several draws ---------------------------------------------------
 
 
 def joined(parts: Sequence[Rollout]) -> Rollout:

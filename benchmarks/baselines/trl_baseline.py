@@ -60,7 +60,7 @@ from manyseeds.llm_track import (
     sft,
     tasks,
 )
-from manyseeds.llm_track.evaluation import evaluator_of
+from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import HubModel
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder, part_name
@@ -211,7 +211,8 @@ class SFTBaseline(Baseline):
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
         source = sft.source_of(config, task, policy, tokenizer)
-        evaluator = evaluator_of(policy, tokenizer, task, config, models.Reference(policy))
+        hub = HubModel(policy, tokenizer, config, run.processes)
+        evaluator = TaskEvaluator(hub, task, config, hub.frozen())
         steps = math.ceil(config.total_samples / N)
         drawn = (
             tasks.next_problems(
@@ -306,11 +307,11 @@ class DPOBaseline(Baseline):
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
         given = models.fitting(config, policy.config, tokenizer, config.learned_from())
-        evaluator = evaluator_of(policy, tokenizer, task, config, models.Reference(policy))
+        hub = HubModel(policy, tokenizer, config, run.processes)
+        evaluator = TaskEvaluator(hub, task, config, hub.frozen())
         run.evaluate_if_due(0, evaluator)
         pairs, axis = given, config.total_samples
         if not given:
-            hub = HubModel(policy, tokenizer, config, run.processes)
             (pairs,) = dpo.make_pairs(hub, task, config, SeedsRun(config, run.seeds))
             axis = dpo.generated(config)
         run.pause()
@@ -390,7 +391,8 @@ class GRPOBaseline(Baseline):
         trl = library()
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
-        evaluator = evaluator_of(policy, tokenizer, task, config, models.Reference(policy))
+        hub = HubModel(policy, tokenizer, config, run.processes)
+        evaluator = TaskEvaluator(hub, task, config, hub.frozen())
         settings = cls.arguments(config)
         updates, B = settings["logging_steps"], config.prompts * config.group_size
         problems = problems_of(

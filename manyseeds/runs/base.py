@@ -295,7 +295,7 @@ def complete(
     together: train all of them as one batch; otherwise one after another, of which other processes
     may take some.
     """
-    memory = "--micro-batch-size" if hasattr(code.config, "micro_batch_size") else "--seeds"
+    memory = "--seeds" if together else "--micro-batch-size"
     config, done = code.config, set[int]()
 
     def left() -> list[int]:  # whatever another process does with what was trained here

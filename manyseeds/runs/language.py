@@ -135,10 +135,10 @@ class LanguageConfig(ResumableConfig):
     the run gets another name."""
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
-    has its own batch size."""
+    has its own batch size. A small Llama takes all at once."""
     sampling_batch_size: Annotated[NonNegativeInt, Execution()] = 0
     """Completions generated in parallel (0: all of a step). Changes memory and speed, and results
-    only by rounding. With 0, evaluations generate 512."""
+    only by rounding. With 0, evaluations generate 512. Steps of a small Llama generate all."""
     gradient_checkpointing: Annotated[bool, Execution()] = False
     """Save memory by recomputing activations."""
 

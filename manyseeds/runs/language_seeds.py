@@ -12,6 +12,7 @@ from manyseeds.command import failing_in_one_line
 import copy
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from manyseeds import kernels, snapshot
 from manyseeds.cli import AnyConfig, Preset
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import RunFolder, part_name
+from manyseeds.record import RunFolder, is_finished, part_name
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.checkpoints import Checkpoint
 from manyseeds.runs.language import (
@@ -207,6 +208,7 @@ class SeedsRun:
         state, tensors = found
         if not self.config.quiet and self.processes.main:
             console.print(f"going on from {self.checkpoint.at}")
+        self._say_what_starts_over(state["others"])
         for k, one in enumerate(learners):
             start = f"{k}."
             own = {x.removeprefix(start): tensors[x] for x in tensors if x.startswith(start)}
@@ -220,11 +222,20 @@ class SeedsRun:
         """What a checkpoint holds of these seeds; ValueError where one is missing."""
         rows = [state["seeds"].index(seed) for seed in self.seeds]
         state = {
+            "others": [seed for seed in state["seeds"] if seed not in self.seeds],
             "step": state["step"],
             "records": [state["records"][k] for k in rows],
             "extra": {name: [x[k] for k in rows] for name, x in state["extra"].items()},
         }
         return state, {name: x[rows] for name, x in tensors.items()}
+
+    def _say_what_starts_over(self, others: Sequence[int]) -> None:
+        """Which unfinished ones of the other seeds of a checkpoint: it ends with this training."""
+        if self.folder is None or not self.processes.main:
+            return
+        lost = [str(s) for s in others if not is_finished(self.folder / part_name([s]))]
+        if lost:
+            print(f"note: of its checkpoint, seeds {', '.join(lost)} start over", file=sys.stderr)
 
     def of_checkpoint(self, definitions: Sequence[Any]) -> list[int]:
         """The seeds of the checkpoint that this training can go on from; without one, none.
@@ -308,13 +319,13 @@ def main(
     config.check_request()
     folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
-    def run_of(seeds: Sequence[int]) -> SeedsRun:
-        return SeedsRun(config, seeds, folder.path, algo, processes=processes)
+    def train_batch(seeds: Sequence[int], path: Path | None) -> None:
+        carry_out(config, train, SeedsRun(config, seeds, path, algo, processes=processes))
 
     if not processes.main:
         set_up_process(config.threads)
         while (seeds := processes.broadcast()) is not None:
-            carry_out(config, train, SeedsRun(config, seeds, None, algo, processes=processes))
+            train_batch(seeds, None)
         return
 
     def resumes(seed: int) -> list[int]:
@@ -324,7 +335,7 @@ def main(
     def train_missing(todo: Sequence[int]) -> None:
         for seeds in groups_of(todo, resumes) if together else [[seed] for seed in todo]:
             processes.broadcast(seeds)
-            carry_out(config, train, run_of(seeds))
+            train_batch(seeds, folder.path)
 
     together = config.trains_together()
     code = Code(config, [train], LanguageRun.kind_origins())

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from manyseeds.llm_track.policies import AnyModel, SeedModel
+
 
 def close(a: Tensor, b: Any, atol: float = 1e-12) -> None:
     b = b if isinstance(b, Tensor) else torch.tensor(b, dtype=a.dtype)
@@ -70,3 +72,21 @@ def policy_metrics(
     terms = {"clipfrac": below | above, "clip_low": below & ~better, "clip_high": above & better}
     terms |= {"approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log()}
     return {name: float(x[mask].double().mean()) for name, x in terms.items()}
+
+
+class Watched:
+    """An optimizer that keeps the gradient of each seed, as it was before clipping."""
+
+    def __init__(self, policy: AnyModel) -> None:
+        self.policy, self.optimizer = policy, policy.optimizer()
+
+    def step(self, lr: Tensor, max_grad_norm: float) -> Tensor:
+        if isinstance(self.policy, SeedModel):
+            llama = self.policy.llama
+            each = [llama.state_of(s, llama.flat.grad) for s in range(len(self.policy))]
+            names = [name for name, _ in self.policy.template.named_parameters()]
+        else:
+            each = [{name: p.grad for name, p in self.policy.model.named_parameters()}]
+            names = list(each[0])
+        self.gradients = [torch.cat([own[k].flatten() for k in names]) for own in each]
+        return self.optimizer.step(lr, max_grad_norm)

@@ -23,7 +23,7 @@ from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.parallel import Processes
-from tests.llm_track.batches import float64, moved, one_by_one
+from tests.llm_track.batches import Watched, float64, moved, one_by_one
 from tests.random_models import make_model
 
 CPU = torch.device("cpu")
@@ -52,24 +52,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 def config_of(model: str, **settings: Any) -> dpo.Config:
     given = {"batch_size": len(PAIRS), "max_new_tokens": 12, "quiet": True}
     return dpo.Config(**{"model": model, **given, **settings})
-
-
-class Watched:
-    """An optimizer that keeps the gradient of each seed, as it was before clipping."""
-
-    def __init__(self, policy: AnyModel) -> None:
-        self.policy, self.optimizer = policy, policy.optimizer()
-
-    def step(self, lr: Tensor, max_grad_norm: float) -> Tensor:
-        if isinstance(self.policy, SeedModel):
-            llama = self.policy.llama
-            each = [llama.state_of(s, llama.flat.grad) for s in range(len(self.policy))]
-            names = [name for name, _ in self.policy.template.named_parameters()]
-        else:
-            each = [{name: p.grad for name, p in self.policy.model.named_parameters()}]
-            names = list(each[0])
-        self.gradients = [torch.cat([own[k].flatten() for k in names]) for own in each]
-        return self.optimizer.step(lr, max_grad_norm)
 
 
 def step_of(

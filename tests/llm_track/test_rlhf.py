@@ -24,8 +24,7 @@ from manyseeds.record import RunFolder, read_json
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 from manyseeds.runs.parallel import Processes
-from tests.llm_track.batches import moved, policy_metrics
-from tests.llm_track.test_dpo import Watched
+from tests.llm_track.batches import Watched, moved, policy_metrics
 from tests.random_models import make_model
 
 CPU = torch.device("cpu")

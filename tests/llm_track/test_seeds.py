@@ -417,6 +417,21 @@ def test_a_batch_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.usefixtures("small")
+def test_seeds_that_lose_their_checkpoint_are_named(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends with the training of its first seed, here alone."""
+    config = config_of("grpo", folder, tmp_path, seeds=3, checkpoint_interval=1e-9)
+    with monkeypatch.context() as patch:
+        interrupt(patch, SeedsRun, "log", 2)
+        with pytest.raises(Interrupted):
+            trained("grpo", config)
+    capsys.readouterr()
+    trained("grpo", replace(config, seeds=1))
+    assert capsys.readouterr().err == "note: of its checkpoint, seeds 1, 2 start over\n"
+
+
+@pytest.mark.usefixtures("small")
 def test_what_was_sealed_is_not_trained_again(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
