@@ -25,8 +25,7 @@ GRPO with four changes for long reasoning, each with a flag that disables it:
                                               (Lmax - Lcache - L)/Lcache  up to Lmax
                                               -1                          cut off        (eq. 13)
 
-`diff llm_track/grpo.py llm_track/dapo.py` shows the method (and what this file leaves out: process
-supervision, the reference and the iterative mode).
+`diff llm_track/grpo.py llm_track/dapo.py` shows the method.
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
@@ -45,7 +44,7 @@ Implementation details, and where defaults leave the paper:
  5. Every loss is a sum of weighted token terms whose weights are computed over the whole minibatch,
     so its division into micro-batches and processes does not matter.
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16.
- 7. No KL to a reference (sec. 2.3).
+ 7. No KL to a reference by default (sec. 2.3).
  8. AdamW without weight decay (the paper: 0.1), learning rate 3e-4 for the tiny model (the paper:
     1e-6 for 32B), without its warm-up; the gradient is clipped to a norm of 1. No step is taken if
     the gradient is exactly 0, because Adam's momentum would still move the weights, or if it is NaN
@@ -54,9 +53,10 @@ Implementation details, and where defaults leave the paper:
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;
 all_solved and all_failed, the shares of groups without a signal; drawn, the samples of the step;
-of its minibatches (means) loss, grad_norm, and over the tokens that they learn from clipfrac
-(ratios outside the clip range), clip_low and clip_high (where the clip removes the gradient: of
-a negative advantage, of a positive one), approx_kl (k3 to pi_old).
+of its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
+reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios outside the clip range), clip_low and
+clip_high (where the clip removes the gradient: of a negative advantage, of a positive one),
+approx_kl (k3 to pi_old).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,24 +76,29 @@ from torch import Tensor
 from manyseeds.cli import (
     NonNegative,
     NonNegativeInt,
-    Positive,
     PositiveInt,
     Preset,
-    Range,
     UsageError,
 )
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
+    Batch,
+    GroupConfig,
     Rollout,
     collect,
     joined,
+    kl_of_rewards,
+    means_of,
     measured,
     rates_of,
+    regularizer,
     sample_metrics,
     spread,
+    token_sums,
     total,
+    with_signal,
 )
 from manyseeds.runs.language_seeds import SeedsRun, main
 
@@ -102,21 +107,9 @@ MAX_GRAD_NORM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(tasks.TaskConfig):
+class Config(GroupConfig):
     """DAPO."""
 
-    prompts: PositiveInt = 32
-    """K, prompts per step."""
-    group_size: Annotated[int, Range(2)] = 8
-    """G, completions sampled for each prompt."""
-    minibatches: PositiveInt = 4
-    """Number of minibatches in each pass over the samples."""
-    epochs: PositiveInt = 1
-    """Passes over the samples of a step."""
-    learning_rate: Positive = 3e-4
-    """Learning rate of AdamW."""
-    temperature: Positive = 1.0
-    """Sampling temperature."""
     clip_range: NonNegative = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
     clip_range_high: NonNegative = 0.28
@@ -131,16 +124,9 @@ class Config(tasks.TaskConfig):
     """Exclude truncated completions from the loss."""
     overlong_cache: NonNegativeInt = 8
     """Number of penalised tokens before the limit (0: none)."""
-    format_weight: NonNegative = 0.1
-    """Weight of the format reward beside the accuracy reward."""
-    reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
-    rules: bool = True
-    """Reward accuracy and format by rules."""
 
     def check(self) -> None:
         super().check()
-        check_batch(self)
         if self.overlong_cache > (longest := models.completion_tokens(self)):
             raise UsageError(
                 f"--overlong-cache {self.overlong_cache}: completions have {longest} tokens at most"
@@ -153,22 +139,10 @@ PRESETS = {
         source="the defaults; our own search on an earlier tiny model, one seed, 12,800 samples: "
         "1 and 2 epochs, 4 and 8 minibatches, groups of 8 and 16",
     ),
-    "mixed": Preset({}, source="addition's"),
-    "countdown": Preset({}, source="addition's"),
-    "rambling": Preset({}, source="addition's"),
-    "checking": Preset({}, source="addition's"),
+    **dict.fromkeys(
+        ("mixed", "countdown", "rambling", "checking"), Preset({}, source="addition's")
+    ),
 }
-
-
-def check_batch(config: Any) -> None:
-    """Conditions on a step's samples; raises UsageError."""
-    if config.minibatches > config.prompts * config.group_size:
-        raise UsageError(
-            f"--minibatches {config.minibatches}: there are only "
-            f"{config.prompts * config.group_size} samples per step"
-        )
-    if not config.rules and not config.reward_model:
-        raise UsageError("--no-rules: then there must be a --reward-model")
 
 
 # ---- Rewards and advantages ----------------------------------------------------------------
@@ -210,40 +184,31 @@ def clip_bounds(config: Config) -> tuple[float, float]:
     return 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
 
 
-def surrogate(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, low: float, high: float
-) -> Tensor:
+def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
+    """pi_theta / pi_old of each token, [S, B, T]."""
+    return (logprobs - batch.logprobs).exp()
+
+
+def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
     """The clipped objective of each token, [S, B, T]."""
-    ratio = (logprobs - old_logprobs).exp()
     return torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
 
 
-def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of the KL from a reference, [S, B, T] (Schulman 2020): never negative, unbiased."""
-    difference = reference - logprobs
-    return difference.exp() - difference - 1
-
-
 def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    config: Config,
+    logprobs: Tensor, entropy: Tensor, batch: Batch, weights: Tensor, config: Config
 ) -> Tensor:
     """This part's share of each seed's minibatch loss, [S]; all tensors [S, B, T]."""
-    objective = surrogate(logprobs, old_logprobs, advantages, *clip_bounds(config))
-    return -total(weights * objective)
+    objective = surrogate(ratio_of(logprobs, batch), batch.advantages, *clip_bounds(config))
+    return -total(weights * (objective - regularizer(logprobs, entropy, batch, config)))
 
 
 # ---- The training --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Batch(Rollout):
+class Draws(Batch):
     """Completions to learn from; their log-probabilities are those of pi_old."""
 
-    advantages: Tensor  # [S, B, T]
     learned: Tensor  # [S, B, T] bool, the mask without the completions that are left out
     places: Tensor  # [S, B] int64, of each completion among those of all processes
 
@@ -306,7 +271,7 @@ def minibatches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Which completions each minibatch learns from, [S, B] bool, and which seeds have it, [S].
 
-    places: [S, B], as in a Batch. The last samples may be fewer than minibatches, or none.
+    places: [S, B], as in Draws. The last samples may be fewer than minibatches, or none.
     """
     counts = [1 + int(run.processes.gather(x).max()) for x in places]
     learning, shuffles = run.unfinished, run.rngs("minibatches", step)
@@ -324,7 +289,7 @@ def minibatches(
 def update(
     policy: AnyModel,
     optimizer: Any,
-    batch: Batch,
+    batch: Draws,
     rows: Tensor,
     lr: Tensor,
     config: Config,
@@ -334,31 +299,20 @@ def update(
     learned = batch.learned & rows.unsqueeze(-1)
     counts = torch.stack([learned.any(-1).sum(1), learned.sum((1, 2))])
     completions, tokens = run.processes.sum(counts)
-    signal = (batch.advantages * learned).any(-1)  # the others have exactly no gradient
-    batch = replace(batch, lengths=batch.lengths * signal, learned=learned & signal.unsqueeze(-1))
-    low, high = clip_bounds(config)
-    sums = torch.zeros(6, len(rows), device=run.device)
+    batch = with_signal(
+        replace(batch, lengths=batch.lengths * learned.any(-1), learned=learned), config
+    )
+    sums = torch.zeros(7, len(rows), device=run.device)
     for part in policy.parts(batch):
-        logprobs = policy.logprobs(part, config.temperature)
+        logprobs, entropy = policy.outputs(part, config.temperature, config.entropy_coef > 0)
         weights = token_weights(part.learned, completions, tokens, config.token_level)
-        losses = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
+        losses = policy_loss(logprobs, entropy, part, weights, config)
         losses.sum().backward()
-        with torch.no_grad():
-            ratio = (logprobs - part.logprobs).exp()
-            below, above = ratio < low, ratio > high
-            of_tokens = (
-                torch.ones_like(ratio),
-                below | above,
-                below & (part.advantages < 0),
-                above & (part.advantages > 0),
-                k3(part.logprobs, logprobs),
-            )
-            sums += torch.stack([losses, *(total(part.learned * x) for x in of_tokens)])
+        ratio = ratio_of(logprobs, part)
+        mask = part.learned & part.mask
+        sums += token_sums(losses, logprobs, ratio, part, mask, *clip_bounds(config))
     grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
-    loss, count, *means = run.processes.sum(sums)
-    names = ("clipfrac", "clip_low", "clip_high", "approx_kl")
-    metrics = {name: x / count.clamp(min=1) for name, x in zip(names, means, strict=True)}
-    return {"loss": loss, **metrics, "grad_norm": grad_norm}
+    return {**means_of(run.processes.sum(sums)), "grad_norm": grad_norm}
 
 
 def train(config: Config, run: SeedsRun) -> AnyModel:
@@ -366,10 +320,10 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
     run.processes.share(config.prompts)  # a group stays in one process
     policy = load_policy(config, run)
     task = models.task_of(config, policy.config, policy.tokenizer)
-    reward_model, optimizer = None, policy.optimizer()
+    reference, reward_model, optimizer = policy.frozen(), None, policy.optimizer()
     if config.reward_model:
         reward_model = load_scalars(config.reward_model, config, policy, run, "--reward-model")
-    evaluator = TaskEvaluator(policy, task, config, policy.frozen())
+    evaluator = TaskEvaluator(policy, task, config, reference)
     G = config.group_size
 
     step, _ = run.restore(policy, optimizer)
@@ -377,14 +331,20 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
     while run.samples < config.total_samples:
         learning = run.unfinished
         lr = rates_of(run, config)
-        rollout, graded, places = collect_step(policy, task, config, run, step)
-        rewards = rewards_of(graded, rollout, reward_model, config)
-        groups = group_advantages(rewards.unflatten(1, (-1, G)))
-        advantages = groups.flatten(1).unsqueeze(-1).expand_as(rollout.tokens)
-        learned = rollout.mask
+        drawn, graded, places = collect_step(policy, task, config, run, step)
+        ref = drawn.logprobs
+        if config.kl_coef > 0:
+            ref = reference.logprobs(drawn, config.temperature)
+        rewards = rewards_of(graded, drawn, reward_model, config)
+        returns = rewards - kl_of_rewards(drawn, ref, config)
+        groups = group_advantages(returns.unflatten(1, (-1, G)))
+        advantages = groups.flatten(1).unsqueeze(-1).expand_as(drawn.tokens)
+        learned = drawn.mask
         if config.overlong_filtering:
-            learned = learned & rollout.ended.unsqueeze(-1)
-        batch = Batch(**vars(rollout), advantages=advantages, learned=learned, places=places)
+            learned = learned & drawn.ended.unsqueeze(-1)
+        batch = Draws(
+            **vars(drawn), reference=ref, advantages=advantages, learned=learned, places=places
+        )
 
         updates, took = [], []
         for rows, there in minibatches(places, run, step, config):
@@ -392,11 +352,11 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
             took.append(there.to(run.device))
 
         step += 1
-        drawn = run.processes.size * (rollout.lengths > 0).sum(1)
+        samples = run.processes.size * (drawn.lengths > 0).sum(1)
         share = torch.stack(took, 1) / torch.stack(took, 1).sum(1, keepdim=True)
         metrics = {k: total(torch.stack([x[k] for x in updates], 1) * share) for k in updates[0]}
-        metrics |= sample_metrics(rollout, graded, rewards, G, run)
-        run.log(drawn, {**metrics, "drawn": drawn}, learning)
+        metrics |= sample_metrics(drawn, graded, rewards, G, run)
+        run.log(samples, {**metrics, "drawn": samples}, learning)
         run.save_if_due(step, policy, optimizer)
         run.evaluate_if_due(evaluator)
     return policy

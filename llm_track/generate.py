@@ -90,8 +90,6 @@ class Config(ScriptConfig):
     """Completions generated in parallel."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it."""
-    sampler: Literal["transformers", "vllm"] = "transformers"
-    """Sampling backend. With vllm, that package and a GPU are required."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device. auto is the CPU."""
     threads: Annotated[int, Range(1, MAX_THREADS)] = 1
@@ -113,7 +111,6 @@ class Config(ScriptConfig):
             max_new_tokens=self.max_new_tokens,
             drop_long_rows=self.drop_long_rows,
             dtype=self.dtype,
-            sampler=self.sampler,
             device=self.device,
             threads=self.threads,
             results=self.results,

@@ -152,7 +152,7 @@ def make_base(task: tasks.Task, base: Base, folder: Path) -> None:
 @boundary
 def store_of(name: str, config: LanguageConfig) -> Path:
     """Where a model of the run's task, as today's code makes it, is kept."""
-    kind = "reward" if name == tasks.REWARD else "tiny"
+    kind = name.removeprefix("tiny-") if name in tasks.SCRIPTS else "tiny"
     origins = tasks.made_origins(name, config.task)
     digest = code_digest([*origins, *LanguageRun.kind_origins()])
     return Path(config.results) / "models" / f"{kind}-{digest}"
@@ -172,18 +172,17 @@ def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int
             if not (folder / "config.json").exists():
                 make_base(task, BASES[name], folder)
         return folder
-    script, flags = "sft.py", ["--name", name]
+    algo, flags = tasks.SCRIPTS.get(name, ("sft",))[-1], ["--name", name]
+    if name in tasks.SCRIPTS:
+        flags += ["--model", str(find_made("tiny", config, processes).resolve())]
     if name == tasks.REWARD:
-        tiny = find_made("tiny", config, processes)
-        script = "reward_model.py"
-        flags += ["--model", str(tiny.resolve()), "--first-seed", str(seed)]
+        flags += ["--first-seed", str(seed)]
     else:
         seed = 0
-    algo = script.removesuffix(".py")
     part = store / "runs" / task.id / algo / name / f"seeds-{seed:03d}-{seed:03d}"
     with processes.main_first(), alone(store):
         if not is_finished(part, with_weights=True):
-            run_script(script, config, store, *flags)
+            run_script(f"{algo}.py", config, store, *flags)
     return part / "model"
 
 
@@ -235,15 +234,12 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
-    path = find(config.model, config, processes)
-    model, tokenizer = read(path, AutoModelForCausalLM, "--model")
+    model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
     model.to(device)
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
     model = prepare(model, config, device)
     check_padding(config, model, tokenizer)
-    if config.sampler == "vllm":
-        model.engine = start_engine(path, config, model, tokenizer, processes)
     return model, tokenizer
 
 
@@ -270,6 +266,23 @@ def load_scalar(
         raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
     if not trained_head(model.config):
         nn.init.zeros_(model.score.weight)
+    return prepare(model.to(device), config, device)
+
+
+def check_tokens(name: str, config: LanguageConfig, own: Any, policy: Any) -> None:
+    """A teacher reads the policy's tokens; raises UsageError. own, policy: tokenizers."""
+    if own.get_vocab() != policy.get_vocab():
+        raise UsageError(f"--teacher {name}: its tokens are not those of --model {config.model}")
+
+
+def load_teacher(config: Any, device: torch.device, processes: Processes) -> Any:
+    """The model of `--teacher`, which reads the tokens of `--model`."""
+    from transformers import AutoModelForCausalLM
+
+    path = find(config.teacher, config, processes, what="--teacher")
+    model, own = read(path, AutoModelForCausalLM, "--teacher")
+    policy = read_tokenizer(find(config.model, config, processes), "--model")
+    check_tokens(config.teacher, config, own, policy)
     return prepare(model.to(device), config, device)
 
 
@@ -442,56 +455,7 @@ def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
         model.train()  # transformers checkpoints in this mode only
     # Weights and optimizer stay in float32; sampling.precision reads this.
     model.computes_in_half = half_precision(config, device)
-    model.engine = None  # sampling.sample samples itself
-    if config.liger:
-        fuse(model, device)
     return model
-
-
-@boundary
-def start_engine(
-    path: str, config: LanguageConfig, model: Any, tokenizer: Any, processes: Processes
-) -> Any:
-    """The engine of `--sampler vllm`; UsageError where it cannot run."""
-    from manyseeds.llm_track import engine
-
-    if processes.size > 1:
-        raise UsageError("--sampler vllm: samples in one process; leave out --num_processes")
-    task = tasks.make(config.task)
-    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in rows_of(task)])
-    longest = max(map(len, prompts))
-    length = 2 * longest + completion_tokens(config)  # a generated task may draw longer prompts
-    context = getattr(model.config, "max_position_embeddings", None) or length
-    return engine.start(path, model.computes_in_half, min(length, context), config.micro_batch_size)
-
-
-@boundary
-def fuse(model: Any, device: torch.device) -> None:
-    """Compute a model's norms, rotary embeddings and MLPs with Liger's kernels; UsageError where it
-    cannot.
-
-    Its fused losses stay off: they replace a whole loss with its logits, which every script spells
-    out and `sampling.logprobs` computes in chunks already.
-    """
-    check_liger(model.config.model_type, device)
-    from liger_kernel.transformers import _apply_liger_kernel_to_instance
-
-    _apply_liger_kernel_to_instance(
-        model=sampling.without_adapters(model),
-        cross_entropy=False,
-        fused_linear_cross_entropy=False,
-    )
-
-
-def check_liger(kind: str, device: torch.device) -> None:
-    """Liger needs its package, a GPU, and kernels for this type of model; raises UsageError."""
-    check_installed("liger_kernel", "--liger", "liger-kernel", "liger")
-    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
-
-    if device.type != "cuda":
-        raise UsageError("--liger: its kernels need a GPU; add --device cuda")
-    if kind not in MODEL_TYPE_TO_APPLY_LIGER_FN:  # Liger would only log that it does nothing
-        raise UsageError(f"--liger: has no kernels for models of type {kind}")
 
 
 def half_precision(config: LanguageConfig, device: torch.device) -> bool:
@@ -545,12 +509,10 @@ def check_request(config: Any) -> None:
     """
     device = resolve_device(config.device)
     half_precision(config, device)
-    if config.sampler == "vllm":
-        check_installed("vllm", "--sampler vllm", "vllm", "vllm")
     if config.lora_rank > 0:
         check_installed("peft", f"--lora-rank {config.lora_rank}", "peft", "llm")
     told = list[str]()
-    for name in ("model", "reward_model"):
+    for name in tasks.MODELS:
         if (made := getattr(config, name, "")) in tasks.MADE and config.task not in tasks.GENERATED:
             known = ", ".join(tasks.GENERATED)
             told.append(f"{flag(name)} {made}: made for {known}, not for --task {config.task}")
@@ -558,8 +520,8 @@ def check_request(config: Any) -> None:
     width = getattr(architecture.get_text_config(), "hidden_size", math.inf)
     if config.lora_rank > width:
         raise UsageError(f"--lora-rank {config.lora_rank}: must be at most the width, {width}")
-    if config.liger:
-        check_liger(architecture.model_type, device)
+    if getattr(config, "teacher", ""):
+        check_tokens(config.teacher, config, looked_at(config.teacher, "--teacher")[1], tokenizer)
     if getattr(config, "reward_model", ""):
         what = config.reward_model, "--reward-model"
         if config.reward_model not in tasks.MADE:
@@ -589,11 +551,7 @@ def check_request(config: Any) -> None:
 
 def check_installed(package: str, what: str, name: str, extra: str) -> None:
     """Raise UsageError unless a package can be imported. extra: of pyproject.toml, for the hint."""
-    try:
-        found = importlib.util.find_spec(package) is not None
-    except ValueError:  # imported, from no file
-        found = True
-    if not found:
+    if importlib.util.find_spec(package) is None:
         raise UsageError(f"{what}: needs {name}; pip install -e '.[{extra}]'")
 
 
@@ -612,6 +570,11 @@ def looked_at(name: str, what: str) -> tuple[Any, Any]:
     with failing_in_one_line(path, what):
         architecture = AutoConfig.from_pretrained(path, trust_remote_code=False)
     return architecture, read_tokenizer(path, what)
+
+
+def reads_tiny_tokens(name: str) -> bool:
+    """Whether a model that is not in tasks.MADE was trained from one of them."""
+    return bool(looked_at(name, "--model")[1].get_vocab() == tiny_tokenizer().get_vocab())
 
 
 def rows_of(task: tasks.Task) -> list[tasks.Problem]:

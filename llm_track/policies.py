@@ -120,10 +120,16 @@ class SeedModel(Kept):
             ids, lengths, tokens[..., :T], sizes, ended, logprobs[..., :T], entropy[..., :T]
         )
 
+    def outputs(self, rollout: Rollout, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
+        """Log pi of each token of the completions, and the entropy of the distribution that it is
+        from (if asked for, otherwise 0), [S, B, T], 0 after the last; differentiable."""
+        with torch.set_grad_enabled(self.llama.flat.requires_grad and torch.is_grad_enabled()):
+            logprobs, entropies = llama.logprobs(self.llama, completions(rollout), temperature)
+        return logprobs, entropies if entropy else torch.zeros_like(entropies)
+
     def logprobs(self, rollout: Rollout, temperature: float) -> Tensor:
         """Log pi of each token of the completions, [S, B, T], 0 after the last; differentiable."""
-        with torch.set_grad_enabled(self.llama.flat.requires_grad and torch.is_grad_enabled()):
-            return llama.logprobs(self.llama, completions(rollout), temperature)[0]
+        return self.outputs(rollout, temperature, entropy=False)[0]
 
     def scalars(self, rollout: Rollout) -> Tensor:
         """The scalar after each prompt and each token of its completion, [S, B, T + 1]."""
@@ -223,6 +229,11 @@ class HubModel(Kept):
                 )
             rollout.logprobs.copy_(exact)
         return rollout
+
+    def outputs(self, rollout: Rollout, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
+        """As SeedModel's, of a micro-batch."""
+        both = sampling.outputs(self.model, samples_of(rollout), temperature, entropy)
+        return both[0].unsqueeze(0), both[1].unsqueeze(0)
 
     def logprobs(self, rollout: Rollout, temperature: float) -> Tensor:
         """As SeedModel's, of a micro-batch."""
@@ -358,14 +369,22 @@ def load_scalars(name: str, config: Any, policy: AnyModel, run: Any, what: str) 
     return HubModel(each[0], policy.tokenizer, config, run.processes)
 
 
+def load_teacher(config: Any, policy: AnyModel, run: Any) -> Any:
+    """What `--teacher` names, for all seeds of a run, without gradients."""
+    teacher = models.load_teacher(config, run.device, run.processes)
+    if isinstance(policy, SeedModel):
+        return SeedModel.of_models([teacher] * len(run.seeds), policy.tokenizer).frozen()
+    return HubModel(teacher, policy.tokenizer, config, run.processes).frozen()
+
+
 def together(config: Any) -> bool:
     """Whether all seeds of a run are trained as one batch: of small Llamas, all of whose weights
     are trained in float32 by one process."""
-    if config.lora_rank or config.gradient_checkpointing or config.sampler != "transformers":
+    if config.lora_rank or config.gradient_checkpointing:
         return False
     if models.half_precision(config, resolve_device(config.device)) or Processes.expected() > 1:
         return False
-    names = {config.model, getattr(config, "reward_model", "")} - {"", *tasks.MADE}
+    names = {getattr(config, name, "") for name in tasks.MODELS} - {"", *tasks.MADE}
     return all(os.path.isdir(name) and is_small_llama(name) for name in names)
 
 

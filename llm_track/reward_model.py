@@ -87,6 +87,8 @@ SEED = 2203_02155  # of the held-out pairs, for every seed the same
 class Config(tasks.TaskConfig):
     """Reward model."""
 
+    RATES = {"learning_rate": (1e-5, 1e-4)}  # noqa: RUF012
+
     preferences: str = ""
     """JSONL file of preferences ('': the model's own samples). Each row has prompt, chosen and
     rejected, or prompt and ranked. Own samples are ranked by rules."""

@@ -70,20 +70,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset, UsageError
+from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
     Rollout,
+    check_batch,
     collect,
+    kl,
+    mean_of_updates,
     minibatches,
+    moments,
     rewards_of,
     sample_metrics,
+    tokens_of,
     total,
+    whiten,
 )
 from manyseeds.runs.language_seeds import SeedsRun, main
-from manyseeds.runs.parallel import Processes
 
 MAX_GRAD_NORM = 1.0
 
@@ -91,6 +96,8 @@ MAX_GRAD_NORM = 1.0
 @dataclass(frozen=True, kw_only=True)
 class Config(tasks.TaskConfig):
     """PPO of a language model."""
+
+    RATES = {"learning_rate": (1e-6, 1e-5), "critic_learning_rate": (1e-5, 1e-5)}  # noqa: RUF012
 
     prompts: PositiveInt = 256
     """K, prompts per step."""
@@ -142,22 +149,11 @@ PRESETS = {
     "addition": Preset(
         {"gae_lambda": 1.0}, source="our own search: the best of 10 settings, 1 seed"
     ),
-    "mixed": Preset({"gae_lambda": 1.0}, source="addition's"),
-    "countdown": Preset({"gae_lambda": 1.0}, source="addition's"),
-    "rambling": Preset({"gae_lambda": 1.0}, source="addition's"),
-    "checking": Preset({"gae_lambda": 1.0}, source="addition's"),
+    **dict.fromkeys(
+        ("mixed", "countdown", "rambling", "checking"),
+        Preset({"gae_lambda": 1.0}, source="addition's"),
+    ),
 }
-
-
-def check_batch(config: Any) -> None:
-    """Conditions on a step's samples; raises UsageError."""
-    if config.minibatches > config.prompts * config.group_size:
-        raise UsageError(
-            f"--minibatches {config.minibatches}: there are only "
-            f"{config.prompts * config.group_size} samples per step"
-        )
-    if not config.rules and not config.reward_model:
-        raise UsageError("--no-rules: then there must be a --reward-model")
 
 
 # ---- Rewards, values and advantages --------------------------------------------------------
@@ -195,41 +191,23 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda:
     return torch.stack(advantages[::-1], dim=-1)
 
 
-def moments(x: Tensor, mask: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each seed's tokens [S, B, T] of all processes, [S] each."""
-    n = processes.sum(mask.sum((1, 2)))
-    mean = processes.sum(total(x * mask)) / n
-    deviations = (x - mean.view(-1, 1, 1)) * mask
-    return mean, processes.sum(total(deviations**2)) / n
-
-
-def whiten(advantages: Tensor, mask: Tensor, processes: Processes) -> Tensor:
-    """Advantages [S, B, T] with mean 0 and variance 1 over each seed's tokens of all processes."""
-    mean, variance = (x.view(-1, 1, 1) for x in moments(advantages, mask, processes))
-    return (advantages - mean) * (variance + 1e-8).rsqrt() * mask
-
-
 # ---- The loss ------------------------------------------------------------------------------
 
 
-def surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
+    """pi_theta / pi_old of each token, [S, B, T]."""
+    return (logprobs - batch.logprobs).exp()
+
+
+def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """The clipped objective of each token, [S, B, T]."""
-    ratio = (logprobs - old_logprobs).exp()
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
-def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of the KL from a reference, [S, B, T] (Schulman 2020): never negative, unbiased."""
-    difference = reference - logprobs
-    return difference.exp() - difference - 1
-
-
-def policy_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, config: Config
-) -> Tensor:
+def policy_loss(logprobs: Tensor, batch: Batch, weights: Tensor, config: Config) -> Tensor:
     """This part's share of each seed's policy loss, [S]; all tensors [S, B, T]."""
-    objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
-    return -total(weights * objective)
+    clip = config.clip_range or math.inf
+    return -total(weights * surrogate(ratio_of(logprobs, batch), batch.advantages, clip))
 
 
 def value_loss(
@@ -297,27 +275,26 @@ def update(
 ) -> dict[str, Tensor]:
     """One gradient step of policy and critic on some rows of each seed, [S, M]; returns metrics,
     [S] each."""
-    lengths = run.processes.gather(batch.lengths.mT).mT  # of the rows of all processes
-    tokens = lengths.gather(1, rows).sum(1).view(-1, 1, 1)
+    tokens = tokens_of(batch, rows, run)
     eps = config.clip_range or math.inf
     sums = torch.zeros(8, len(rows), device=run.device)
     for part in policy.parts(batch, rows):
         logprobs = policy.logprobs(part, config.temperature)
         values = values_of(critic, part)
         weights = part.mask / tokens
-        of_policy = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
+        of_policy = policy_loss(logprobs, part, weights, config)
         of_critic = value_loss(values, part.values, part.returns, weights, config)
         losses = of_policy + config.value_coef * of_critic
         losses.sum().backward()
         with torch.no_grad():
-            ratio = (logprobs - part.logprobs).exp()
+            ratio = ratio_of(logprobs, part)
             below, above = ratio < 1 - eps, ratio > 1 + eps
             of_tokens = (
-                k3(logprobs, part.reference),
+                kl(logprobs, part.reference),
                 below | above,
                 below & (part.advantages < 0),
                 above & (part.advantages > 0),
-                k3(part.logprobs, logprobs),
+                kl(part.logprobs, logprobs),
             )
             means = (total(weights * x) for x in of_tokens)
             sums += torch.stack([losses, of_policy, of_critic, *means])
@@ -367,9 +344,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         ]
 
         step += 1
-        metrics = {
-            k: total(torch.stack([x[k] for x in updates], 1)) / len(updates) for k in updates[0]
-        }
+        metrics = mean_of_updates(updates)
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         metrics["explained_variance"] = explained_variance
         run.log(B, metrics)

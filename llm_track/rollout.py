@@ -1,4 +1,5 @@
-"""What methods share: completions of all seeds, how they are drawn and graded, and their metrics.
+"""What methods share: completions of all seeds, how they are drawn and graded, the KL to a
+reference, and metrics.
 
 Shapes: S seeds, K prompts of each with G completions, B = K G; P and T tokens of the longest prompt
 and completion. Prompts are padded on the left, completions on the right.
@@ -8,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from manyseeds.cli import NonNegative, Positive, PositiveInt, Range
+from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 
 if TYPE_CHECKING:
     from manyseeds.runs.language_seeds import SeedsRun
+    from manyseeds.runs.parallel import Processes
 
 
 Prompts = Sequence[Sequence[Sequence[int]]]  # token ids of B prompts of each seed
@@ -49,6 +53,65 @@ class Rollout:
 
 
 AnyRollout = TypeVar("AnyRollout", bound=Rollout)
+
+
+@dataclass(frozen=True)
+class Batch(Rollout):
+    """Completions to learn from; their log-probabilities are those of pi_old."""
+
+    reference: Tensor  # [S, B, T], log pi_ref; log pi_old where there is no KL
+    advantages: Tensor  # [S, B, T]
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig(tasks.TaskConfig):
+    """Flags of the methods that learn from groups of completions."""
+
+    prompts: PositiveInt = 32
+    """K, prompts per step."""
+    group_size: Annotated[int, Range(2)] = 8
+    """G, completions sampled for each prompt."""
+    minibatches: PositiveInt = 4
+    """Number of minibatches in each pass over the samples."""
+    epochs: PositiveInt = 1
+    """Passes over the samples of a step."""
+    learning_rate: Positive = 3e-4
+    """Learning rate of AdamW."""
+    temperature: Positive = 1.0
+    """Sampling temperature."""
+    kl_coef: NonNegative = 0.0
+    """Beta, weight of the KL to the reference policy."""
+    kl_estimator: Literal["k1", "k2", "k3", "corrected"] = "k3"
+    """Estimator of the KL (Schulman 2020). corrected: k3 times the ratio to the policy that has
+    sampled, whose gradient is the KL's own. That of k1 in the loss is 0 on average."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where the KL is subtracted: from each token's objective, or from the completion's reward."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of an entropy bonus, with the weights of the tokens."""
+    format_weight: NonNegative = 0.1
+    """Weight of the format reward beside the accuracy reward."""
+    reward_model: str = ""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
+    rules: bool = True
+    """Reward accuracy and format by rules."""
+
+    def check(self) -> None:
+        super().check()
+        check_batch(self)
+
+
+def check_batch(config: Any) -> None:
+    """Conditions on a step's samples; raises UsageError."""
+    if config.minibatches > config.prompts * config.group_size:
+        raise UsageError(
+            f"--minibatches {config.minibatches}: there are only "
+            f"{config.prompts * config.group_size} samples per step"
+        )
+    if not getattr(config, "rules", True) and not config.reward_model:
+        raise UsageError("--no-rules: then there must be a --reward-model")
 
 
 # ---- Drawing, and grading ------------------------------------------------------------------
@@ -151,7 +214,112 @@ def rates_of(run: SeedsRun, config: Any) -> Tensor:
     return torch.tensor(rates, dtype=torch.float64)
 
 
+def with_signal(batch: AnyBatch, config: GroupConfig) -> AnyBatch:
+    """A batch without the completions that have exactly no gradient: they are of length 0."""
+    if (config.kl_coef > 0 and config.kl_in == "loss") or config.entropy_coef > 0:
+        return batch
+    signal = (batch.advantages * batch.mask).any(-1)
+    return replace(batch, lengths=batch.lengths * signal)
+
+
+def tokens_of(batch: Rollout, rows: Tensor, run: SeedsRun) -> Tensor:
+    """How many tokens the rows [S, M] of all processes have, [S, 1, 1]."""
+    lengths = run.processes.gather(batch.lengths.mT).mT
+    return lengths.gather(1, rows).sum(1).view(-1, 1, 1)
+
+
+def moments(x: Tensor, mask: Tensor, processes: Processes) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each seed's tokens [S, B, T] of all processes, [S] each."""
+    n = processes.sum(mask.sum((1, 2)))
+    mean = processes.sum(total(x * mask)) / n
+    deviations = (x - mean.view(-1, 1, 1)) * mask
+    return mean, processes.sum(total(deviations**2)) / n
+
+
+def whiten(x: Tensor, mask: Tensor, processes: Processes) -> Tensor:
+    """Numbers [S, B, T] with mean 0 and variance 1 over each seed's tokens of all processes; 0
+    where they are all equal, not rounding noise."""
+    mean, variance = (each.view(-1, 1, 1) for each in moments(x, mask, processes))
+    bounds = torch.stack(
+        [x.where(mask, -torch.inf).amax((1, 2)), (-x).where(mask, -torch.inf).amax((1, 2))]
+    )
+    high, low = processes.gather(bounds.unsqueeze(0)).amax(0)
+    varied = (high > -low).view(-1, 1, 1)
+    return torch.where(varied, (x - mean) * (variance + 1e-8).rsqrt() * mask, 0.0)
+
+
+# ---- The KL to a reference, and the entropy ------------------------------------------------
+
+
+def kl(logprobs: Tensor, reference: Tensor, estimator: str = "k3") -> Tensor:
+    """Estimates of the KL from a reference, [S, B, T] (Schulman 2020); k3 is never negative."""
+    difference = logprobs - reference
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference.square() / 2
+    return (-difference).exp() + difference - 1
+
+
+def kl_of_tokens(rollout: Rollout, reference: Tensor, config: GroupConfig) -> Tensor:
+    """What the KL takes from the reward at each token, [S, B, T]."""
+    if config.kl_in == "loss":
+        return torch.zeros_like(reference)
+    return config.kl_coef * kl(rollout.logprobs, reference, config.kl_estimator) * rollout.mask
+
+
+def kl_of_rewards(rollout: Rollout, reference: Tensor, config: GroupConfig) -> Tensor:
+    """What the KL takes from the reward of each completion, [S, B]."""
+    return kl_of_tokens(rollout, reference, config).cumsum(-1)[..., -1]
+
+
+def regularizer(logprobs: Tensor, entropy: Tensor, batch: Batch, config: GroupConfig) -> Tensor:
+    """What is subtracted from the objective of each token, [S, B, T]: the KL, less the bonus."""
+    penalty = -config.entropy_coef * entropy
+    if config.kl_in == "loss" and config.kl_coef > 0:
+        estimate = kl(logprobs, batch.reference, config.kl_estimator)
+        if config.kl_estimator == "corrected":
+            estimate = estimate * (logprobs - batch.logprobs).exp()
+        penalty = penalty + config.kl_coef * estimate
+    return penalty
+
+
 # ---- Metrics -------------------------------------------------------------------------------
+
+OF_TOKENS = ("kl", "clipfrac", "clip_low", "clip_high", "approx_kl")
+
+
+@torch.no_grad()
+def token_sums(
+    losses: Tensor, logprobs: Tensor, ratio: Tensor, part: Batch, mask: Tensor,
+    low: float, high: float,
+) -> Tensor:  # fmt: skip
+    """A part's losses, tokens and sums of OF_TOKENS, [7, S], for `means_of`.
+
+    low, high: the bounds of the ratio, outside of which the clip may act.
+    """
+    below, above = ratio < low, ratio > high
+    of_tokens = (
+        torch.ones_like(logprobs),
+        kl(logprobs, part.reference),
+        below | above,
+        below & (part.advantages < 0),
+        above & (part.advantages > 0),
+        kl(part.logprobs, logprobs),
+    )
+    return torch.stack([losses, *(total(mask * x) for x in of_tokens)])
+
+
+def means_of(sums: Tensor) -> dict[str, Tensor]:
+    """The metrics of a minibatch from the sums of all its parts, [S] each."""
+    loss, tokens, *rest = sums
+    means = {name: x / tokens.clamp(min=1) for name, x in zip(OF_TOKENS, rest, strict=True)}
+    return {"loss": loss, **means}
+
+
+def mean_of_updates(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The metrics of a step, [S] each, from those of its minibatches."""
+    return {k: total(torch.stack([x[k] for x in updates], 1)) / len(updates) for k in updates[0]}
 
 
 def sample_metrics(

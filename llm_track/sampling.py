@@ -284,13 +284,8 @@ def sample(
 
     uniforms: [B, T] in [0, 1), one for each token: the draw of a row depends on no other row, so
     neither on the batch it is in, nor on the process. greedy: take the likeliest token instead
-    (entropy and log-probabilities stay those at the temperature). With `--sampler vllm` the model
-    comes with an engine that samples instead (llm_track/engine.py).
+    (entropy and log-probabilities stay those at the temperature).
     """
-    if model.engine is not None:
-        return model.engine.sample(  # type: ignore[no-any-return]
-            model, tokenizer, prompts, uniforms, temperature, greedy
-        )
     if 0 < size < len(prompts):
         parts = [slice(i, i + size) for i in range(0, len(prompts), size)]
         return joined([
@@ -428,43 +423,60 @@ def sequences(samples: Samples, last: bool = True) -> dict[str, Tensor]:
 
 
 def logprobs(model: Any, samples: Samples, temperature: float = 1.0) -> Tensor:
-    """Log pi of each token of the completions, [B, T], 0 outside the mask; differentiable.
+    """Log pi of each token of the completions, [B, T], 0 outside the mask; differentiable."""
+    return outputs(model, samples, temperature, entropy=False)[0]
+
+
+def outputs(
+    model: Any, samples: Samples, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor]:
+    """Log pi of each token of the completions, and the entropy of the distribution that it is from
+    (if asked for, otherwise 0), [B, T], 0 outside the mask; differentiable.
 
     Where the logits [B, T, V] are many, only those of a part of the tokens are held at a time.
     """
+
+    def of_logits(logits: Tensor, tokens: Tensor) -> Tensor:
+        """Both, [..., 2], of tokens [...] and the logits [..., V] before them."""
+        logp = (logits.float() / temperature).log_softmax(-1)
+        of_tokens = logp.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        entropies = -(logp.exp() * logp).sum(-1) if entropy else torch.zeros_like(of_tokens)
+        return torch.stack([of_tokens, entropies], -1)
+
     T = samples.tokens.shape[1]
     V = model.config.get_text_config().vocab_size
     if samples.tokens.numel() * V > MAX_LOGITS and has_plain_head(model, samples):
-        return logprobs_in_chunks(model, samples, temperature, max(MAX_LOGITS // V, 1))
-    with precision(model, samples.tokens.device):
-        output = model(**sequences(samples, last=False), use_cache=False, logits_to_keep=T)
-    logits = output.logits.float() / temperature
-    logp = logits.log_softmax(-1).gather(-1, samples.tokens.unsqueeze(-1)).squeeze(-1)
-    return logp * samples.mask
+        both = outputs_in_chunks(model, samples, of_logits, max(MAX_LOGITS // V, 1))
+    else:
+        with precision(model, samples.tokens.device):
+            output = model(**sequences(samples, last=False), use_cache=False, logits_to_keep=T)
+        both = of_logits(output.logits, samples.tokens) * samples.mask.unsqueeze(-1)
+    return both[..., 0], both[..., 1]
 
 
-def logprobs_in_chunks(model: Any, samples: Samples, temperature: float, tokens: int) -> Tensor:
-    """As `logprobs`, with the logits of at most `tokens` tokens at a time, which are recomputed for
-    their gradient."""
+def outputs_in_chunks(
+    model: Any, samples: Samples, of_logits: Callable[[Tensor, Tensor], Tensor], tokens: int
+) -> Tensor:
+    """What `of_logits` says of each token, [B, T, 2], with the logits of at most `tokens` tokens at
+    a time, which are recomputed for their gradient."""
     T = samples.tokens.shape[1]
     inner = without_adapters(model)
 
     def of_chunk(hidden: Tensor, chosen: Tensor) -> Tensor:
-        """Log pi of tokens [N] from the hidden states before them [N, H]."""
-        logits = inner.get_output_embeddings()(hidden).float() / temperature
-        return logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+        """Of tokens [N] from the hidden states before them [N, H]."""
+        return of_logits(inner.get_output_embeddings()(hidden), chosen)
 
     with precision(model, samples.tokens.device):
         inputs = sequences(samples, last=False)
         hidden = inner.base_model(**inputs, use_cache=False).last_hidden_state
         hidden = hidden[:, -T:][samples.mask]  # [tokens of all completions, H]
         chunks = zip(hidden.split(tokens), samples.tokens[samples.mask].split(tokens), strict=True)
-        logp = [
+        both = [
             checkpoint(of_chunk, *chunk, use_reentrant=False, preserve_rng_state=False)
             for chunk in chunks
         ]
-    zeros = torch.zeros(samples.tokens.shape, device=samples.tokens.device)
-    return zeros.masked_scatter(samples.mask, torch.cat(logp))
+    zeros = torch.zeros(*samples.tokens.shape, 2, device=samples.tokens.device)
+    return zeros.masked_scatter(samples.mask.unsqueeze(-1), torch.cat(both))
 
 
 def without_adapters(model: Any) -> Any:

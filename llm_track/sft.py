@@ -53,6 +53,8 @@ MAX_GRAD_NORM = 1.0
 class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
+    RATES = {"learning_rate": (2e-5, 2e-4)}  # noqa: RUF012  # TRL's
+
     model: str = "tiny-base"
     """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
     tiny-base-800 and micro-base-3200. tiny is what this script trains with its defaults."""

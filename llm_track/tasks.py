@@ -30,17 +30,18 @@ import itertools
 import json
 import math
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from manyseeds.cli import flag, path_of
+from manyseeds.cli import flag, known, path_of, read_flag
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import RunFolder, folder_digest, is_finished, read_seal
@@ -666,10 +667,32 @@ def next_problems(
 class TaskConfig(LanguageConfig):
     """Flags of all scripts that train on a task; an unknown task is refused at once."""
 
+    # Rates for a model that is not one of our tiny ones: of all weights, and with --lora-rank.
+    RATES: ClassVar[Mapping[str, tuple[float, float]]] = {"learning_rate": (1e-6, 1e-5)}
+
+    @classmethod
+    def defaults_for(cls, args: Sequence[str]) -> dict[str, float]:
+        """The learning rates of a command that names a model of any size, said in a line."""
+        from manyseeds.llm_track import models
+
+        name = read_flag("model", cls.model, args)
+        try:
+            if not name or name in MADE or models.reads_tiny_tokens(name):
+                return {}
+        except UsageError:  # of a model that is not there, which is said in its turn
+            return {}
+        adapters = read_flag("lora_rank", "0", args) != "0"
+        words = [known(word) for word in args if word.startswith("--")]
+        rates = {key: both[adapters] for key, both in cls.RATES.items()}
+        if said := [f"{flag(key)} {x:g}" for key, x in rates.items() if key not in words]:
+            print(f"note: {', '.join(said)}: the default for --model {name}", file=sys.stderr)
+        return rates
+
     def check(self) -> None:
         make(self.task)
-        if self.model == REWARD:
-            raise UsageError(f"--model {REWARD}: is a reward model; use --reward-model")
+        if REWARD in (self.model, getattr(self, "teacher", "")):
+            what = "model" if self.model == REWARD else "teacher"
+            raise UsageError(f"--{what} {REWARD}: is a reward model; use --reward-model")
         if self.grader != "rules" and self.task in GENERATED:
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 
@@ -691,12 +714,10 @@ class TaskConfig(LanguageConfig):
         task = (
             [f"manyseeds.llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
         )
-        initial = {self.model, getattr(self, "reward_model", "")} & {"tiny", REWARD}
+        initial = {getattr(self, name, "") for name in MODELS} & {"tiny", REWARD, TEACHER}
         made = (made_origins(name, self.task) for name in sorted(initial))
-        chosen = ["manyseeds.llm_track.engine:Engine"] if self.sampler == "vllm" else []
-        chosen += ["manyseeds.llm_track.models:fuse"] if self.liger else []
         initial_origins = dict.fromkeys(x for part in made for x in part)
-        return [*super().origins(), *task, *chosen, *initial_origins]
+        return [*super().origins(), *task, *initial_origins]
 
     def contents(self) -> dict[str, str]:
         """Digests of the training data and of the initial models.
@@ -717,7 +738,7 @@ class TaskConfig(LanguageConfig):
                 digests[f"{name}_content"] = digest.hexdigest()[:12]
             elif name == "task":
                 digests["task_content"] = hub_content(path)
-        for name in ("model", "reward_model"):
+        for name in MODELS:
             model = getattr(self, name, "")
             if model and model not in MADE:
                 folder = model_folder(path_of(model, flag(name)), flag(name))
@@ -730,14 +751,17 @@ class TaskConfig(LanguageConfig):
 
 MAX_DATA = 2**32  # bytes of a file
 HUB_SECONDS = 10  # to wait for a hub's answer about the commit of a model
-REWARD = "tiny-reward"
+REWARD, TEACHER = "tiny-reward", "tiny-teacher"
 # Models that are made at first use; see models.py.
-MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-3200", REWARD)
+MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-3200", REWARD, TEACHER)
+MODELS = ("model", "reward_model", "teacher")  # flags that name one
+# The scripts that make them, one after another; for the others sft.py alone.
+SCRIPTS = {REWARD: ("sft", "reward_model"), TEACHER: ("sft", "grpo")}
 
 
 def made_origins(name: str, task: str) -> list[str]:
     """Where the code begins that makes a model of a generated task."""
-    scripts = ["sft", "reward_model"] if name == REWARD else ["sft"]
+    scripts = SCRIPTS.get(name, ("sft",))
     parts = ("train", "Config", "Config()", f"PRESETS[{task}]")
     return [
         "manyseeds.llm_track.models:make_base",

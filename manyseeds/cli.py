@@ -405,6 +405,8 @@ def parse(
         name = read_flag(subject, getattr(config_class, subject), args) if presets else ""
         preset = presets.get(name)
         settings = {subject: name, **preset.settings} if preset else {}
+        defaults_for = getattr(config_class, "defaults_for", None)
+        settings |= defaults_for(args) if defaults_for else {}
         if asked := {"-h", "--help", "--details"} & {*args}:
             from manyseeds.usage import show_help
 

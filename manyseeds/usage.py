@@ -26,7 +26,7 @@ from manyseeds.digest import ROOT
 WIDTH = 100  # columns at most, and where the output is no terminal
 LINE = 56  # letters of a docstring that fit beside a flag
 GROUPS = {
-    "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model", "liger"},
+    "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model"},
     "evaluation": {"evaluations", "eval_budget", "eval_prompts", "eval_samples"},
 }
 

@@ -52,6 +52,21 @@ def make_model(kind: str, folder: Path) -> str:
     return str(folder)
 
 
+def make_teacher(student: str | Path) -> str:
+    """A folder beside a student's with a tiny model of other weights; made once."""
+    from manyseeds.llm_track import models
+
+    folder = Path(student).with_name("teacher")
+    if not folder.exists():
+        model = new_model("tiny")
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p += 0.05 * torch.randn(p.shape, generator=generator)
+        models.save(model, models.tiny_tokenizer(), folder)
+    return str(folder)
+
+
 def digest(model: Any) -> str:
     """A short digest of a model's weights."""
     found = hashlib.sha256()

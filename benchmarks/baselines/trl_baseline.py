@@ -346,12 +346,14 @@ class GRPOBaseline(Baseline):
 
     module = grpo
     loss_type = "grpo"
-    scale_rewards = "group"
+    scale_rewards = "group"  # of a method that has no flag for it
     draw: tuple[int, ...] = ()  # what follows the step in the key of its prompts' random numbers
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
-        refuse(config, supervision="outcome", iterations=1, reward_model="", rules=True)
+        refuse(config, reward_model="", rules=True, kl_in="loss", entropy_coef=0.0)
+        if config.kl_estimator != "corrected":
+            refuse(config, kl_estimator="k3")
         B, m = config.prompts * config.group_size, config.minibatches
         if B % m:
             raise UsageError(
@@ -370,10 +372,10 @@ class GRPOBaseline(Baseline):
             "max_completion_length": models.completion_tokens(config),
             "temperature": config.temperature,
             "loss_type": cls.loss_type,
-            "scale_rewards": cls.scale_rewards,
+            "scale_rewards": getattr(config, "scale", cls.scale_rewards),
             "epsilon": config.clip_range or math.inf,
-            "beta": getattr(config, "kl_coef", 0.0),
-            "use_bias_correction_kl": False,
+            "beta": config.kl_coef,
+            "use_bias_correction_kl": config.kl_estimator == "corrected",
             "reward_weights": [1.0, config.format_weight],
             "shuffle_dataset": False,
             "disable_dropout": True,
@@ -458,17 +460,6 @@ BASELINES: dict[str, type[Baseline]] = {
     "dr_grpo": DrGRPOBaseline,
     "dapo": DAPOBaseline,
 }
-
-
-def check_flags(baseline: type[Baseline], config: Any) -> None:
-    """Raise UsageError for what TRL cannot do.
-
-    TRL's GRPO samples by itself, so a run of it must not have the name of one that vLLM sampled;
-    the other methods learn from what our code has sampled.
-    """
-    if issubclass(baseline, GRPOBaseline):
-        refuse(config, sampler="transformers")
-    baseline.arguments(config)
 
 
 # ---- What it learns from -------------------------------------------------------------------
@@ -603,7 +594,7 @@ def check(algo: str, settings: str) -> dict[str, float]:
     read_algo(["--algo", algo], Flags.algo, BASELINES, "TRL")
     baseline = BASELINES[algo]
     library()
-    check_flags(baseline, from_identity(baseline.module.Config, json.loads(settings)))
+    baseline.arguments(from_identity(baseline.module.Config, json.loads(settings)))
     return {}
 
 
@@ -626,7 +617,7 @@ def read_flags(args: Sequence[str]) -> tuple[Flags, LanguageConfig]:
         baseline = BASELINES[read_algo(args, Flags.algo, BASELINES, "TRL")]
         module = baseline.module
         flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, args)
-        check_flags(baseline, config)
+        baseline.arguments(config)  # refuses what TRL cannot do
         library()
         return flags, config
     except UsageError as error:

@@ -253,7 +253,7 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     )
     learned = [m for name, m in shown if "rules" not in name]
     yield from turn_claim([m for m in learned if m.algo == "rlhf_ppo"])
-    yield from refreshed_claim([m for m in learned if m.algo == "grpo"])
+    yield from refreshed_claim([m for m in learned if m.algo == "process_grpo"])
 
 
 def distance(m: Method) -> Floats:

@@ -28,7 +28,7 @@ LENGTHS = (
     *("task", "method", "n", "right ones before", "after", "wrong ones before"),
     *("after, mean [95%]", "cut off before", "after"),
 )
-RL = ("rlhf_ppo", "grpo", "dr_grpo", "dapo")
+RL = ("rlhf_ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo")
 CURVES = ("pass@4", "cons@4", "entropy")
 
 

@@ -177,7 +177,7 @@ DAPO_SWITCHES: tuple[dict[str, Any], ...] = (
     {"token_level": False},
     {"overlong_filtering": False, "overlong_cache": 0},
 )
-GRPO_MODES: tuple[dict[str, Any], ...] = ({"supervision": "process"}, {"iterations": 4})
+GRPO_MODES: tuple[dict[str, Any], ...] = ({}, {"supervision": "outcome", "iterations": 4})
 # Experiments, each of which can show a claim of a paper to be true or false; see
 # chapters/language_claims.py. R1-Zero begins without SFT, from bases of which one has no signal.
 ZERO = {"total_samples": 25_600, "eval_samples": 16}
@@ -186,12 +186,13 @@ R1_ZERO: tuple[tuple[str, dict[str, Any]], ...] = (
     *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("grpo", "dr_grpo", "rlhf_ppo")),
 )
 LEARNED = {"reward_model": "tiny-reward", "total_samples": 12_800, "eval_samples": 16}
+SLOWLY = {"rules": False, "learning_rate": 1e-4}
 RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("rlhf_ppo", {**LEARNED, "rules": False, "kl_coef": beta}) for beta in (0.05, 0.2, 0.5)),
     ("rlhf_ppo", LEARNED),
     # Slowly, so that the reward model is renewed before the accuracy is gone.
     *(
-        ("grpo", {**LEARNED, "rules": False, "learning_rate": 1e-4, "iterations": n})
+        ("process_grpo", {**LEARNED, **SLOWLY, "supervision": "outcome", "iterations": n})
         for n in (1, 4)
     ),
 )
@@ -576,7 +577,7 @@ SUITES = {
         *(
             language(algo, task)
             for task, algos in (
-                ("addition", ("rlhf_ppo",)),
+                ("addition", ("rlhf_ppo", "rloo", "reinforce_pp", "gspo", "cispo", "distill")),
                 ("mixed", ("grpo", "dr_grpo", "dapo")),
                 ("countdown", ("grpo", "dapo")),
                 ("checking", ("grpo",)),
@@ -584,7 +585,7 @@ SUITES = {
             for algo in algos
         ),
         *(language("dapo", "addition", 10, settings) for settings in ({}, *DAPO_SWITCHES)),
-        *(language("grpo", "addition", 5, settings) for settings in GRPO_MODES),
+        *(language("process_grpo", "addition", 5, settings) for settings in GRPO_MODES),
         *(language(algo, "rambling", 10) for algo in ("grpo", "dr_grpo")),
         *(language(*experiment) for experiment in EXPERIMENTS),
     ),

@@ -34,7 +34,7 @@ from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.llm_track import grpo, models, rlhf_ppo, tasks
 from manyseeds.llm_track.policies import load_policy, load_scalars
-from manyseeds.llm_track.rollout import collect, minibatches, rewards_of, samples_of
+from manyseeds.llm_track.rollout import Batch, collect, minibatches, rewards_of, samples_of
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.process import set_up_process
 from manyseeds.runs.language_seeds import SeedsRun
@@ -90,7 +90,7 @@ def train(config: grpo.Config, critic_config: rlhf_ppo.Config, steps: int) -> tu
         rewards = rewards_of([graded], rollout, None, config)
         advantages = grpo.group_advantages(rewards.unflatten(1, (-1, G))).flatten(1)
         prepared, _ = rlhf_ppo.prepare(rollout, rewards, critic, reference, critic_config, run)
-        batch = grpo.Batch(
+        batch = Batch(
             **vars(rollout),
             reference=prepared.reference,
             advantages=advantages.unsqueeze(-1).expand_as(rollout.tokens),

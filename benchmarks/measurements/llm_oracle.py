@@ -46,6 +46,7 @@ from torch import Tensor
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.cli import ScriptConfig, parse
 from manyseeds.llm_track import dr_grpo, grpo
+from manyseeds.llm_track.rollout import kl
 from manyseeds.process import set_up_process
 from manyseeds.untrusted import NAME, ORIGIN
 
@@ -368,7 +369,7 @@ def kl_terms(x: Prompt, reference: Prompt) -> dict[str, tuple[Tensor, Tensor]]:
     return {
         "k1": (difference, x.mask.double()),
         "k2": (difference.square() / 2, difference),
-        "k3": (grpo.k3(x.logprobs, reference.logprobs), 1 - (-difference).exp()),
+        "k3": (kl(x.logprobs, reference.logprobs), 1 - (-difference).exp()),
     }
 
 

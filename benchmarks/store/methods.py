@@ -35,7 +35,10 @@ from manyseeds.worth import (
 if TYPE_CHECKING:
     import pandas as pd
 
-ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
+ORDER = (
+    *("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp"),
+    *("gspo", "cispo", "process_grpo", "distill"),
+)
 NO_MEASURES = ("source", "algo", "task", "seed", "samples", "learn_s")  # columns of a curve
 TRANSCRIPTS = [{"prompt": TEXT, "completion": TEXT, "samples": int, "right": bool}]
 

@@ -22,6 +22,12 @@ LANGUAGE = {
     "dpo": "DPO",
     "dr_grpo": "Dr. GRPO",
     "dapo": "DAPO",
+    "rloo": "RLOO",
+    "reinforce_pp": "REINFORCE++",
+    "gspo": "GSPO",
+    "cispo": "CISPO",
+    "process_grpo": "Process GRPO",
+    "distill": "Distillation",
 }
 OTHERS = [algo for algo in catalog.names("algos") if algo not in FIRST]
 NAMES = {

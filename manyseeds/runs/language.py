@@ -113,10 +113,6 @@ class LanguageConfig(ResumableConfig):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
     float32."""
-    sampler: Annotated[Literal["transformers", "vllm"], Added("transformers")] = "transformers"
-    """Sampling backend. With vllm, that package and a GPU are required."""
-    liger: Annotated[bool, Added(False)] = False
-    """Compute with Liger's fused kernels. Needs the package liger-kernel and a GPU."""
     warmup: Annotated[Fraction, Added(0.0)] = 0.0
     """Fraction of training used for learning rate warm-up. It is linear, starting from 0."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("constant")] = "constant"
@@ -249,9 +245,7 @@ class LanguageRun(BaseRun):
 
         Until then a user's mistake may come to light (an unknown model): nothing is to be left.
         """
-        chosen = {"vllm": self.config.sampler == "vllm", "liger-kernel": self.config.liger}
-        packages = (*packages, "transformers", *(name for name, used in chosen.items() if used))
-        self._open_with = (definitions, packages)
+        self._open_with = (definitions, (*packages, "transformers"))
         if self.directory is not None:
             path = self.directory / CHECKPOINT
             self.checkpoint = Checkpoint(path, self.config.checkpoint_interval)

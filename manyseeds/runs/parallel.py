@@ -21,6 +21,28 @@ from torch import Tensor, nn
 
 from manyseeds.errors import UsageError
 
+# What `accelerate launch` may ask for that is not done here, and who does it.
+UNSUPPORTED = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
+}
+
+
+def refuse_settings() -> None:
+    """Raise UsageError for settings of `accelerate launch` that would do nothing here."""
+    for name, what in UNSUPPORTED.items():
+        if os.environ.get(name, "").lower() in ("1", "true", "yes"):
+            raise UsageError(f"accelerate: {what} is not done here; TRL and verl do it")
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("", "no"):
+        raise UsageError(f"accelerate: --mixed_precision {precision}: use --dtype of the script")
+    if os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
+        raise UsageError("accelerate: --dynamo_backend is not done here; TRL does it")
+    if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
+        raise UsageError("accelerate: --gradient_accumulation_steps: use --micro-batch-size")
+
 
 class Processes:
     """The group of processes that this one belongs to; rank 0, the main one, keeps the record."""
@@ -35,6 +57,7 @@ class Processes:
     )
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
+        refuse_settings()
         self.size = self.expected()
         self.rank = int(os.environ.get("RANK", "0")) if self.size > 1 else 0
         self.device = torch.device(device)

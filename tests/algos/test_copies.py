@@ -18,7 +18,7 @@ from manyseeds.digest import ROOT
 
 FILES = {name: ROOT / "algos" / f"{name}.py" for name in catalog.names("algos")}
 # Of llm_track, no methods.
-SHARED = {"__init__", "tasks", "models", "policies", "sampling", "engine"}
+SHARED = {"__init__", "tasks", "models", "policies", "sampling"}
 SHARED |= {"rollout", "evaluation"}
 FILES |= {
     f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
@@ -34,12 +34,12 @@ OWN = {"Config", "train", "solve", "update", "backpropagate", "metrics_of", "tok
 OWN |= {"policy_loss", "value_loss", "loss"}
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {
-    "surrogate": {"clip-higher": {"llm_dapo"}},
-    "group_advantages": {"no division": {"llm_dr_grpo"}},
-    "Batch": {
-        "a critic": {"llm_rlhf_ppo"},
-        "no reference": {"llm_dr_grpo"},
-        "completions that are left out": {"llm_dapo"},
+    "surrogate": {"two bounds": {"llm_dapo", "llm_gspo"}, "clipped weights": {"llm_cispo"}},
+    "ratio_of": {"a completion's": {"llm_rloo"}, "a completion's mean": {"llm_gspo"}},
+    "group_advantages": {
+        "several scales": {"llm_grpo"},
+        "no division": {"llm_dr_grpo"},
+        "leave-one-out": {"llm_rloo"},
     },
 }
 # What a file has from one of another family.
@@ -114,5 +114,5 @@ def test_there_is_something_to_compare() -> None:
     assert {"a2c", "ppo"} <= set(COPIED["policies", "gae"])
     assert COPIED["policies", "ActorCritic"][:2] == ["a2c", "ppo"]
     assert {"critic_loss", "update_target"} <= {name for family, name in COPIED if family == "soft"}
-    methods = ["llm_dapo", "llm_dr_grpo", "llm_grpo", "llm_rlhf_ppo"]
-    assert COPIED["language", "check_batch"] == COPIED["language", "k3"] == methods
+    methods = {"llm_dapo", "llm_dr_grpo", "llm_grpo", "llm_rloo", "llm_gspo", "llm_cispo"}
+    assert methods < set(COPIED["language", "ratio_of"])

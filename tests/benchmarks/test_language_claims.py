@@ -164,7 +164,7 @@ def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
     # first step's is 1.04.
     assert [row[3].split(" ")[0] for row in found] == ["-0.400"] * 5 + ["+1.78"] * 5
     assert {row[5] for row in found[:5]} == {"lower"}
-    assert "GRPO (learned, refreshed in 4 iterations)" in [row[1] for row in found]
+    assert "Process GRPO (learned, refreshed in 4 iterations)" in [row[1] for row in found]
     table = rows(blocks, "language-overoptimisation")
     assert table[3][:3] == ["RLHF-PPO", "learned and rules", "5"]
     assert table[0][3:5] == ["1.04", "2.82 [2.82, 2.82]"]
@@ -174,9 +174,9 @@ def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
 
 def test_a_reward_that_does_not_rise_decides_nothing(tmp_path: Path) -> None:
     runs = [
-        method(tmp_path, "grpo", "addition", x, {"pass@1": (0.5, 0.1), "kl": (0, 1)},
+        method(tmp_path, algo, "addition", x, {"pass@1": (0.5, 0.1), "kl": (0, 1)},
                {"reward": (1.0, 1.0)})
-        for algo, x in RLHF if algo == "grpo"
+        for algo, x in RLHF if algo == "process_grpo"
     ]  # fmt: skip
     assert verdicts(chapter.rlhf_section(runs, tmp_path))[0] == "not shown: "
 

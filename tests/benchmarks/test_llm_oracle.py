@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from manyseeds.benchmarks.chapters.blocks import Items, Table, Text, cells_of, t
 from manyseeds.benchmarks.measurements import llm_oracle as oracle
 from manyseeds.benchmarks.measurements.llm_oracle import Estimator, Prompt
 from manyseeds.llm_track import dapo, dr_grpo, grpo
+from tests.llm_track.batches import loss_of
 
 GROUP = 3
 
@@ -62,28 +62,22 @@ def weights_of_dapo(mask: Tensor) -> Tensor:
     return weights
 
 
-def without_kl(*arguments: Any) -> Tensor:
-    """GRPO's loss where the reference is the policy itself, which kl_coef 0 leaves out anyway."""
-    logprobs, old, advantages, weights, config = arguments
-    return grpo.policy_loss(logprobs, old, logprobs, advantages, weights, config)
-
-
-METHODS: dict[str, tuple[Any, Callable[..., Tensor], Any, Estimator]] = {
+METHODS: dict[str, tuple[Any, Any, Any, Estimator]] = {
     "grpo": (
         grpo.Config(clip_range=0.2, kl_coef=0.0),
-        without_kl,
+        grpo,
         lambda mask: grpo.token_weights(mask, GROUP),
         Estimator("", grpo.group_advantages, "sample", 0.8, 1.2),
     ),
     "dr_grpo": (
         dr_grpo.Config(clip_range=0.0),
-        dr_grpo.policy_loss,
+        dr_grpo,
         lambda mask: dr_grpo.token_weights(mask, GROUP, 2),
         Estimator("", dr_grpo.group_advantages, "constant"),
     ),
     "dapo": (
         dapo.Config(clip_range=0.2, clip_range_high=0.28),
-        dapo.policy_loss,
+        dapo,
         weights_of_dapo,
         Estimator("", dapo.group_advantages, "token", 0.8, 1.28),
     ),
@@ -94,7 +88,7 @@ METHODS: dict[str, tuple[Any, Callable[..., Tensor], Any, Estimator]] = {
 def test_sums_over_groups_are_those_of_the_tracks_losses(
     method: str, models: tuple[Any, Any]
 ) -> None:
-    config, policy_loss, weights, estimator = METHODS[method]
+    config, module, weights, estimator = METHODS[method]
     then, now = (prompt(model) for model in models)
     expected, square = oracle.moments(now, then, estimator)
     (x,), (y,) = then, now
@@ -104,8 +98,8 @@ def test_sums_over_groups_are_those_of_the_tracks_losses(
         logprobs = y.logprobs[rows].clone().requires_grad_()
         advantages = estimator.advantages(x.rewards[rows].unsqueeze(0)).view(-1, 1)
         tokens = weights(x.mask[rows])
-        tensors = (logprobs, x.logprobs[rows], advantages, tokens)
-        (loss,) = policy_loss(*(tensor.unsqueeze(0) for tensor in tensors), config)  # of one seed
+        old, columns = x.logprobs[rows], advantages.expand_as(logprobs)
+        loss = loss_of(module, logprobs, old, old, columns, tokens, config)
         (slope,) = torch.autograd.grad(loss, logprobs)
         gradient = -(slope.unsqueeze(-1) * y.scores[rows]).sum((0, 1))
         p = x.p[rows].prod().item()

@@ -38,6 +38,7 @@ from manyseeds.benchmarks.measurements.same_bits import (
 from manyseeds.cli import PUBLISHED, ControlConfig, from_identity, identity, parse
 from manyseeds.digest import ROOT, module_at
 from manyseeds.errors import UsageError
+from manyseeds.llm_track.rollout import GroupConfig
 from manyseeds.packed import RUNS, with_proved
 from manyseeds.record import (
     RunFolder,
@@ -56,7 +57,10 @@ from tests.benchmarks.conftest import Patch, Refusal
 
 CASE = Case("algos/ppo.py", "CartPole-v1")
 IN_CASES = "show what is missing in benchmarks/experiments/cases.py"
-LANGUAGE = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
+LANGUAGE = (
+    *("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp"),
+    *("gspo", "cispo", "process_grpo", "distill"),
+)
 
 
 # ---- What is compared ----------------------------------------------------------------------
@@ -290,34 +294,39 @@ def test_every_baseline_of_trl_has_a_case() -> None:
 
 
 def test_every_choice_of_a_config_is_in_some_case(configs: dict[str, Any]) -> None:
-    """Of the fields that all scripts share, such as backend, one script shows each choice."""
+    """Of the fields that scripts share, such as backend, one script shows each choice."""
     shown: dict[type, set[tuple[str, Any]]] = defaultdict(set)
     for config in configs.values():
         names = [field.name for field in dataclasses.fields(config)]
         values = {(name, getattr(config, name)) for name in names}
         for config_class in type(config).__mro__[:-1]:
             shown[config_class] |= values
-    shared = {name for base in (ControlConfig, LanguageConfig) for name in get_type_hints(base)}
+    bases = (ControlConfig, LanguageConfig, GroupConfig)
+    shared = {name for base in bases for name in get_type_hints(base)}
     for config_class in {type(config) for config in configs.values()}:
         own = {(name, x) for name, x in literals(config_class) if name not in shared}
         missing = own - shown[config_class]
         assert not missing, f"{config_class.__module__}: {IN_CASES}"
     elsewhere = {("grader", "math-verify"), ("track", "tensorboard"), ("track", "wandb")}
-    elsewhere |= {("sampler", "vllm")}  # on a GPU
-    for config_class in (ControlConfig, LanguageConfig):
-        assert literals(config_class) - elsewhere <= shown[config_class]
+    for config_class, others in (
+        (ControlConfig, set()),
+        (LanguageConfig, set()),
+        (GroupConfig, literals(LanguageConfig)),
+    ):
+        assert literals(config_class) - elsewhere - others <= shown[config_class]
 
 
 def test_every_switch_of_a_config_is_on_and_off_in_some_case(configs: dict[str, Any]) -> None:
     shown: dict[type, set[tuple[str, bool]]] = defaultdict(set)
     for config in configs.values():
         values = dataclasses.asdict(config).items()
-        shown[type(config)] |= {(name, x) for name, x in values if isinstance(x, bool)}
+        shared = GroupConfig if isinstance(config, GroupConfig) else type(config)
+        shown[shared] |= {(name, x) for name, x in values if isinstance(x, bool)}
     execution = {"quiet", "keep_stale", "gif", "gradient_checkpointing"}
-    # On a GPU; what no published run has, a wrapper and rows that are left out.
-    elsewhere = {"liger", "rescale_actions", "drop_long_rows"}
+    # What no published run has, a wrapper and rows that are left out.
+    elsewhere = {"rescale_actions", "drop_long_rows"}
     for config_class, found in shown.items():
-        names = {name for name, hint in get_type_hints(config_class).items() if hint is bool}
+        names = {name for name, _ in found}
         for name in names - execution - elsewhere:
             missing = {(name, True), (name, False)} - found
             assert not missing, f"{config_class.__module__}: {IN_CASES}"

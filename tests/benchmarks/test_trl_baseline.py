@@ -20,23 +20,27 @@ from manyseeds.benchmarks.measurements import trl_speed  # noqa: E402
 from manyseeds.benchmarks.store.methods import PAIRED  # noqa: E402
 from manyseeds.cli import from_preset  # noqa: E402
 from manyseeds.llm_track import (  # noqa: E402
+    cispo,
     dapo,
     dpo,
     dr_grpo,
     evaluation,
     grpo,
+    gspo,
     models,
     reward_model,
+    rloo,
     sampling,
     sft,
     tasks,
 )
 from manyseeds.llm_track.policies import HubModel  # noqa: E402
-from manyseeds.llm_track.rollout import rollout_of  # noqa: E402
+from manyseeds.llm_track.rollout import GroupConfig, rollout_of  # noqa: E402
 from manyseeds.record import is_finished, read_json  # noqa: E402
 from manyseeds.runs.language import LanguageRun  # noqa: E402
 from manyseeds.runs.language_seeds import SeedsRun  # noqa: E402
 from manyseeds.runs.parallel import Processes  # noqa: E402
+from tests.llm_track.batches import loss_of  # noqa: E402
 from tests.random_models import make_model, new_model  # noqa: E402
 
 BASELINES = trl_baseline.BASELINES
@@ -91,7 +95,7 @@ def prepared(algo: str, config: Any, folder: Path) -> Any:
     """TRL's trainer before its first step."""
     run = LanguageRun(config, [0])
     with trl_baseline.quiet():
-        found = BASELINES[algo].prepare(config, run, str(folder))
+        found = {**BASELINES, **WITH_GROUPS}[algo].prepare(config, run, str(folder))
     found.trainer.current_gradient_accumulation_steps = 1
     return found.trainer
 
@@ -152,11 +156,10 @@ def test_settings_of_grpo(tmp_path: Path, model: str) -> None:
     ("flags", "message"),
     [
         ("--algo ppo", "--algo ppo: TRL does not have it"),
-        ("--algo grpo --supervision process", "--supervision process: TRL has no counterpart"),
-        ("--algo grpo --iterations 2", "--iterations 2: TRL has no counterpart; use 1"),
+        ("--algo grpo --kl-in reward", "--kl-in reward: TRL has no counterpart; use 'loss'"),
+        ("--algo grpo --kl-estimator k1", "--kl-estimator k1: TRL has no counterpart; use 'k3'"),
         ("--algo grpo --minibatches 3", "--minibatches 3: TRL needs equal ones"),
         ("--algo grpo --reward-model x", "--reward-model x: TRL has no counterpart"),
-        ("--algo dr_grpo --sampler vllm", "--sampler vllm: TRL has no counterpart; use 'tran"),
         ("--algo dapo", "--dynamic-sampling: TRL has no counterpart; use --no-dynamic-sampling"),
         ("--algo dapo --no-dynamic-sampling --no-token-level", "--no-token-level: TRL has no"),
         ("--algo grpo --beta 1", "--beta: unknown flag"),
@@ -179,8 +182,8 @@ def test_before_anything_is_timed_it_says_what_trl_cannot_do(
     trl_baseline.main(["--check", "grpo", "{}"])
     assert capsys.readouterr().out == "{}\n"
     with pytest.raises(SystemExit, match="2"):
-        trl_baseline.main(["--check", "grpo", '{"iterations": 2}'])
-    assert capsys.readouterr().err.startswith("error: --iterations 2: TRL")
+        trl_baseline.main(["--check", "grpo", '{"entropy_coef": 2}'])
+    assert capsys.readouterr().err.startswith("error: --entropy-coef 2: TRL")
     monkeypatch.setitem(sys.modules, "trl", None)
     with pytest.raises(SystemExit):
         trl_baseline.read_flags(["--algo", "grpo"])
@@ -209,20 +212,76 @@ def gradient(policy: Any, loss: torch.Tensor) -> torch.Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(policy.parameters()))])
 
 
+class GSPO(trl_baseline.GRPOBaseline):
+    """trl.GRPOTrainer with the loss of GSPO"""
+
+    module = gspo
+
+    @classmethod
+    def arguments(cls, config: Any) -> dict[str, Any]:
+        high = config.clip_range_high
+        own = {"importance_sampling_level": "sequence", "epsilon_high": high}
+        return super().arguments(config) | own
+
+
+class CISPO(trl_baseline.GRPOBaseline):
+    """trl.GRPOTrainer with the loss of CISPO"""
+
+    module = cispo
+    loss_type = "cispo"
+
+    @classmethod
+    def arguments(cls, config: Any) -> dict[str, Any]:
+        shared = {x.name: getattr(config, x.name) for x in dataclasses.fields(GroupConfig)}
+        return super().arguments(grpo.Config(**shared)) | {"epsilon_high": config.clip_range_high}
+
+
+class RLOO(trl_baseline.GRPOBaseline):
+    """trl.RLOOTrainer"""
+
+    module = rloo
+
+    @classmethod
+    def arguments(cls, config: Any) -> dict[str, Any]:
+        in_loss = dataclasses.replace(config, kl_in="loss", kl_estimator="k3")
+        known = {x.name for x in dataclasses.fields(trl.RLOOConfig)}
+        return {k: x for k, x in super().arguments(in_loss).items() if k in known}
+
+    @classmethod
+    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Any:
+        with pytest.MonkeyPatch.context() as patch:  # both take the same arguments
+            patch.setattr(trl, "GRPOTrainer", trl.RLOOTrainer)
+            patch.setattr(trl, "GRPOConfig", trl.RLOOConfig)
+            return super().prepare(config, run, folder)
+
+
+WITH_GROUPS: dict[str, Any] = {
+    **{name: BASELINES[name] for name in ("grpo", "dr_grpo", "dapo")},
+    **{"gspo": GSPO, "cispo": CISPO, "rloo": RLOO},
+}
+
+
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
         ("grpo", {"kl_coef": 0.0}),
         ("grpo", {"kl_coef": 0.04, "temperature": 0.7}),
+        ("grpo", {"kl_coef": 0.3, "kl_estimator": "corrected"}),
         ("dr_grpo", {}),
+        ("dr_grpo", {"kl_coef": 0.1}),
         ("dapo", {}),
-        ("dapo", {"overlong_filtering": False, "clip_range_high": 0.5}),
+        ("dapo", {"overlong_filtering": False, "clip_range_high": 0.5, "kl_coef": 0.1}),
+        ("gspo", {"clip_range": 0.05, "clip_range_high": 0.08}),
+        ("cispo", {"clip_range_high": 1.3}),
+        ("cispo", {"clip_range_high": 1.3, "kl_coef": 0.1}),
+        ("rloo", {}),
+        ("rloo", {"clip_range": 0.5, "temperature": 0.7}),
     ],
 )
 def test_loss_and_gradient_are_ours(
     algo: str, settings: dict[str, Any], tmp_path: Path, model: str
 ) -> None:
-    module = BASELINES[algo].module
+    module = WITH_GROUPS[algo].module
     config = rollouts(module, model, minibatches=1, max_new_tokens=20, **settings)
     trainer = prepared(algo, config, tmp_path)
     policy, tokenizer = trainer.model, trainer.processing_class
@@ -232,17 +291,19 @@ def test_loss_and_gradient_are_ours(
     columns = advantages.unsqueeze(1).expand_as(samples.tokens)
     reference = samples.logprobs - 0.1 * samples.mask
     logprobs = sampling.logprobs(policy, samples, config.temperature)
-    learned, others = samples.mask, []
-    if algo == "grpo":
-        weights, others = grpo.token_weights(samples.mask, ROWS), [reference]
-    elif algo == "dr_grpo":
+    learned = samples.mask
+    if algo == "dr_grpo":
         weights = dr_grpo.token_weights(samples.mask, ROWS, config.max_new_tokens)
-    else:
+    elif algo == "cispo":
+        weights = cispo.token_weights(samples.mask, samples.mask.sum())
+    elif algo == "dapo":
         if config.overlong_filtering:
             learned = learned & samples.ended.unsqueeze(1)
         (weights,) = dapo.token_weights(learned, learned.any(1).sum(), learned.sum(), True)
-    tensors = (logprobs, samples.logprobs, *others, columns, weights)
-    (ours,) = module.policy_loss(*(x.unsqueeze(0) for x in tensors), config)  # of one seed
+    else:
+        weights = module.token_weights(samples.mask, ROWS)
+    tensors = (logprobs, samples.logprobs, reference, columns, weights)
+    ours = loss_of(module, *tensors, config, samples.mask)
     inputs = {
         "prompt_ids": samples.prompts,
         "prompt_mask": samples.prompt_mask.long(),
@@ -250,6 +311,7 @@ def test_loss_and_gradient_are_ours(
         "completion_mask": learned.long(),
         "advantages": advantages,
         "old_per_token_logps": samples.logprobs,
+        "old_logps": samples.logprobs.sum(1),  # RLOO's
         "ref_per_token_logps": reference,
         "num_items_in_batch": learned.sum(),
     }
@@ -260,11 +322,14 @@ def test_loss_and_gradient_are_ours(
     )
 
 
-@pytest.mark.parametrize("algo", ["grpo", "dr_grpo", "dapo"])
+@pytest.mark.parametrize("algo", [*WITH_GROUPS, "grpo batch", "grpo none"])
 def test_advantages_are_ours(
     algo: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = rollouts(BASELINES[algo].module, model)
+    algo, _, scale = algo.partition(" ")
+    settings = {"scale": scale} if scale else {}
+    own = {"kl_coef": 0.0} if algo == "rloo" else settings
+    config = rollouts(WITH_GROUPS[algo].module, model, **own)
     trainer = prepared(algo, config, tmp_path)
     trainer.model.train()
     groups = torch.tensor([[0.0, 1.0, 1.1, 0.1], [0, 0, 0, 1], [1.1, 1.1, 1.1, 0], [0.5] * 4])
@@ -273,7 +338,7 @@ def test_advantages_are_ours(
     monkeypatch.setattr(trainer, "_calculate_rewards", lambda *_: parts)
     rows = [{"prompt": f"{k}1+22=", "row": k} for k in range(1, 5) for _ in range(4)]
     found = trainer._generate_and_score_completions(rows)["advantages"]
-    ours = BASELINES[algo].module.group_advantages(groups)
+    (ours,) = WITH_GROUPS[algo].module.group_advantages(groups[None], **settings)
     torch.testing.assert_close(found, ours.flatten(), rtol=1e-5, atol=1e-6)
 
 

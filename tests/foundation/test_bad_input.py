@@ -52,7 +52,7 @@ SAMPLE = (
     *("algos/ppo.py --results GIVEN/loop/x", "algos/dqn.py --track wandb --track none"),
     *("algos/sarsa.py --env Pendulum-v1", "algos/policy_iteration.py --walls 1 2 3"),
     *("llm_track/grpo.py --task GIVEN/half.jsonl", "llm_track/grpo.py --task GIVEN/qa.jsonl"),
-    *("llm_track/dapo.py --sampler vllm", "llm_track/dr_grpo.py --lora-rank 65"),
+    *("llm_track/dapo.py --dtype float16", "llm_track/dr_grpo.py --lora-rank 65"),
     *("llm_track/rlhf_ppo.py --reward-model GIVEN/loop", "llm_track/sft.py --drop-long-rows"),
     *("llm_track/dpo.py --preferences GIVEN/half.jsonl", "llm_track/generate.py --prompts 0"),
     *("llm_track/generate.py --out GIVEN/qa.jsonl", "benchmarks/merge.py GIVEN/qa.jsonl"),

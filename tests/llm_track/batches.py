@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,6 +73,19 @@ def policy_metrics(
     terms = {"clipfrac": below | above, "clip_low": below & ~better, "clip_high": above & better}
     terms |= {"approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log()}
     return {name: float(x[mask].double().mean()) for name, x in terms.items()}
+
+
+def loss_of(
+    module: Any, logprobs: Tensor, old: Tensor, reference: Tensor, advantages: Tensor,
+    weights: Tensor, config: Any, mask: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A method's loss of one seed, without an entropy bonus; all tensors [B, T]."""
+    mask = torch.ones_like(logprobs).bool() if mask is None else mask
+    known = {"logprobs": old, "reference": reference, "advantages": advantages, "mask": mask}
+    part = SimpleNamespace(lengths=mask.sum(-1)[None], **{k: x[None] for k, x in known.items()})
+    zeros = torch.zeros_like(logprobs)[None]
+    (loss,) = module.policy_loss(logprobs[None], zeros, part, weights[None], config)
+    return loss  # type: ignore[no-any-return]
 
 
 class Watched:

@@ -1,4 +1,4 @@
-"""GRPO, Dr. GRPO and DAPO: by hand, against slow loops and enumeration, and whole runs."""
+"""GRPO and its siblings: by hand, against slow loops and enumeration, and whole runs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,35 @@ import torch
 from torch import Tensor
 
 from manyseeds.llm_track import (
+    cispo,
     dapo,
     dr_grpo,
     evaluation,
     grpo,
+    gspo,
     models,
+    process_grpo,
+    reinforce_pp,
     rlhf_ppo,
+    rloo,
     sampling,
     tasks,
 )
 from manyseeds.llm_track.policies import HubModel, load_policy
 from manyseeds.llm_track.rollout import (
+    Batch,
     Rollout,
     collect,
     decode,
     from_texts,
+    kl,
+    kl_of_rewards,
+    regularizer,
     rollout_of,
     sample_metrics,
     samples_of,
+    whiten,
+    with_signal,
 )
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.language_seeds import SeedsRun
@@ -43,8 +54,12 @@ from manyseeds.runs.parallel import Processes
 from tests.llm_track.batches import close, float64, moved, one_by_one, policy_metrics, widened
 from tests.random_models import digest, make_model
 
-METHODS: dict[str, Any] = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
+WITH_GROUPS: dict[str, Any] = {  # and an advantage for each of their completions
+    x.__name__.rpartition(".")[2]: x for x in (grpo, dr_grpo, dapo, rloo, gspo, cispo, process_grpo)
+}
+METHODS: dict[str, Any] = {**WITH_GROUPS, "reinforce_pp": reinforce_pp}
 MODULES = {**METHODS, "rlhf_ppo": rlhf_ppo}
+SCALED = ("grpo", "dapo", "gspo", "cispo", "process_grpo")  # by the group's deviation
 CPU = torch.device("cpu")
 T_MAX = 12
 
@@ -72,32 +87,80 @@ def config_of(name: str, model: str = "x", **settings: Any) -> Any:
     """A Config of a module with small batches."""
     given = {"model": model, "prompts": 3, "group_size": 4, "max_new_tokens": T_MAX, "quiet": True}
     given |= {"minibatches": 1, "total_samples": 24, "evaluations": 1}
+    given |= {"supervision": "outcome"} if name == "process_grpo" else {}
     return MODULES[name].Config(**given | settings)
 
 
 # ---- Advantages ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "epsilon"), [("grpo", 1e-4), ("dapo", 1e-4), ("dr_grpo", None)])
-def test_advantages_of_a_group_by_hand(name: str, epsilon: float | None) -> None:
-    """Deviations from the mean, but in Dr. GRPO over the group's std, plus epsilon."""
+@pytest.mark.parametrize("name", WITH_GROUPS)
+def test_advantages_of_a_group_by_hand(name: str) -> None:
+    """Deviations from the mean, over the group's std plus epsilon, or as they are, or from the mean
+    of the others."""
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [3.0, 1.0, 2.0, 2.0]], dtype=torch.float64)
     deviations = torch.tensor([[0.5, -0.5, -0.5, 0.5], [1.0, -1.0, 0.0, 0.0]])
     stds = torch.tensor([[math.sqrt(1 / 3)], [math.sqrt(2 / 3)]], dtype=torch.float64)
-    expected = deviations if epsilon is None else deviations / (stds + epsilon)
-    close(METHODS[name].group_advantages(rewards), expected)
+    expected = deviations / (stds + 1e-4) if name in SCALED else deviations
+    if name == "rloo":
+        expected = torch.tensor([[2 / 3, -2 / 3, -2 / 3, 2 / 3], [4 / 3, -4 / 3, 0.0, 0.0]])
+    close(WITH_GROUPS[name].group_advantages(rewards[None])[0], expected, 1e-7)
     seeds = torch.stack([rewards, rewards.flip(1)])
-    close(METHODS[name].group_advantages(seeds), torch.stack([expected, expected.flip(1)]))
+    both = WITH_GROUPS[name].group_advantages(seeds)
+    close(both, torch.stack([expected, expected.flip(1)]), 1e-7)
 
 
-@pytest.mark.parametrize("name", METHODS)
+def test_advantages_of_grpo_at_other_scales() -> None:
+    """Over the deviation of all rewards of the seed, and over nothing."""
+    rewards = torch.tensor([[[1.0, 0.0], [3.0, 3.0]], [[0.0, 4.0], [0.0, 0.0]]])
+    deviations = torch.tensor([[[0.5, -0.5], [0.0, 0.0]], [[-2.0, 2.0], [0.0, 0.0]]])
+    stds = torch.tensor([math.sqrt(6.75 / 3), math.sqrt(12 / 3)]).view(2, 1, 1)
+    close(grpo.group_advantages(rewards, "batch"), deviations / (stds + 1e-4), 1e-6)
+    close(grpo.group_advantages(rewards, "none"), deviations)
+
+
+def test_returns_of_reinforce_pp_by_hand() -> None:
+    """Each token bears the KL from it on; a group's mean is subtracted, or nothing."""
+    rewards, penalties = (
+        torch.tensor([[1.0, 0.0]]),
+        torch.tensor([[[0.1, 0.2, 0.0], [0.3, 0.0, 0]]]),
+    )
+    close(
+        reinforce_pp.token_returns(rewards, penalties, None),
+        [[[0.7, 0.8, 1.0], [-0.3, 0.0, 0.0]]],
+        1e-6,
+    )
+    close(
+        reinforce_pp.token_returns(rewards, penalties, 2),
+        [[[0.2, 0.3, 0.5], [-0.8, -0.5, -0.5]]],
+        1e-6,
+    )
+
+
+@pytest.mark.parametrize("baseline", ["none", "group"])
+@pytest.mark.parametrize("reward", [0.0, 0.1 + 0.2, 1.1, -0.9, 1 / 3, 1e6 + 0.1])
+def test_equal_returns_of_a_batch_say_nothing_at_all(baseline: str, reward: float) -> None:
+    """One of two seeds has a reward that is not like the others."""
+    rewards, mask = torch.full((2, 6), reward), torch.ones(2, 6, 3).bool()
+    rewards[1, 0] += 1
+    returns = reinforce_pp.token_returns(
+        rewards, torch.zeros(2, 6, 3), 3 if baseline == "group" else None
+    )
+    mask[0, 2, 1:] = False
+    returns[0, 2, 1:] = 7.0  # nobody is to look at these
+    white = whiten(returns, mask, Processes())
+    assert (white[0] == 0).all()
+    assert (white[1] != 0).any()
+
+
+@pytest.mark.parametrize("name", WITH_GROUPS)
 @pytest.mark.parametrize("G", [2, 3, 7, 8, 31])
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1 + 0.2, 1.1, -0.9, 1 / 3, 1e6 + 0.1])
 def test_equal_rewards_say_nothing_at_all(name: str, G: int, reward: float) -> None:
     """Exactly 0: a rounding error over 1e-4 would be a gradient of noise."""
-    rewards = torch.full((2, G), reward)
-    rewards[1, 0] += 1
-    advantages = METHODS[name].group_advantages(rewards)
+    rewards = torch.full((1, 2, G), reward)
+    rewards[0, 1, 0] += 1
+    (advantages,) = WITH_GROUPS[name].group_advantages(rewards)
     assert (advantages[0] == 0).all()
     assert (advantages[1] != 0).all()
 
@@ -105,7 +168,7 @@ def test_equal_rewards_say_nothing_at_all(name: str, G: int, reward: float) -> N
 def test_steps_of_a_group_that_are_all_alike_say_nothing() -> None:
     for n, reward in itertools.product(range(1, 30), (0.1, 0.3, 1.1, 1 / 3)):
         rewards = [[reward] * n, [reward], [1.0, 0.0], [1.0]]
-        got = grpo.process_advantages(rewards, [[*range(n)], [3], [0, 1], [1]], 2, 30)
+        got = process_grpo.process_advantages(rewards, [[*range(n)], [3], [0, 1], [1]], 2, 30)
         assert (got[:2] == 0).all()
         assert (got[2:] != 0).any()
 
@@ -142,20 +205,21 @@ class Stripping:
 def test_where_blocks_do_not_make_up_the_whole_prefixes_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grpo, "BLOCK", 2)
+    monkeypatch.setattr(process_grpo, "BLOCK", 2)
     tokens = [1, 3, 2, 3, 1]  # a abc ab abc a
-    found = grpo.last_tokens(Stripping(), tokens, range(1, 15))
+    found = process_grpo.last_tokens(Stripping(), tokens, range(1, 15))
     assert found == [0] + [1] * 4 + [2] * 3 + [3] * 4 + [4] * 2
 
 
 @pytest.mark.parametrize(
-    ("kind", "block"), [("characters", grpo.BLOCK), ("pieces", grpo.BLOCK), ("pieces", 3)]
+    ("kind", "block"),
+    [("characters", process_grpo.BLOCK), ("pieces", process_grpo.BLOCK), ("pieces", 3)],
 )
 def test_step_advantages_are_those_of_the_steps(
     kind: str, block: int, tokenizer: Any, pieces: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A right step, a wrong one, a completion without steps and one that is cut off."""
-    monkeypatch.setattr(grpo, "BLOCK", block)
+    monkeypatch.setattr(process_grpo, "BLOCK", block)
     made, task = (tokenizer if kind == "characters" else pieces), tasks.make("addition")
     problem = tasks.Problem("47+85=", "132")
     texts = [
@@ -172,7 +236,7 @@ def test_step_advantages_are_those_of_the_steps(
     order = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])  # of two seeds
     rollout = Rollout(*(torch.cat([x, x]) for x in vars(rollout_of(samples)).values()))[order]
     seeds = [graded, graded[::-1]]
-    got, other = grpo.step_advantages(made, task, seeds, rollout, outcomes[order], 4)
+    got, other = process_grpo.step_advantages(made, task, seeds, rollout, outcomes[order], 4)
     close(other, got.flip(0))
 
     steps: list[list[tuple[float, int]]] = []  # the reward of each step, and its last character
@@ -210,7 +274,7 @@ def test_rewards_by_hand(tokenizer: Any) -> None:
     seeds, one = [graded, graded[::-1]], rollout_of(samples)
     rollout = Rollout(*(torch.cat([x, x.flip(1)]) for x in vars(one).values()))
     settings: dict[str, Any] = {"max_new_tokens": 8, "format_weight": 0.25}
-    for name in ("grpo", "dr_grpo"):
+    for name in METHODS.keys() - {"dapo"}:
         got = METHODS[name].rewards_of(seeds, rollout, None, config_of(name, **settings))
         close(got, [[1.25, 1.0, 0.25, 0.0], [0.0, 0.25, 1.0, 1.25]])
     config = config_of("dapo", **settings, overlong_cache=4)
@@ -286,25 +350,41 @@ def by_loop(
     objective = torch.zeros(())
     low, high = clip_of(config)
     for i, t in mask.nonzero().tolist():
-        if name == "grpo":  # eq. 3: 1/G sum_i 1/|o_i| sum_t
+        if name in ("grpo", "gspo", "rloo", "process_grpo"):  # 1/G sum_i 1/|o_i| sum_t
             weight = 1 / len(mask) / lengths[i]
         elif name == "dr_grpo":  # 1/G sum_i sum_t, over the longest completion there can be
             weight = 1 / len(mask) / T_MAX
-        elif config.token_level:  # eq. 8: 1 / sum_i |o_i|
+        elif getattr(config, "token_level", True):  # 1 / sum_i |o_i|
             weight = 1 / sum(learned)
         else:
             weight = 1 / len(learned) / lengths[i]
         A, ratio = float(advantages[i, t]), (logprobs[i, t] - old[i, t]).exp()
+        if name in ("gspo", "rloo"):
+            logs = (logprobs[i] - old[i])[: lengths[i]]
+            ratio = (logs.sum() if name == "rloo" else logs.mean()).exp()
         term = min(ratio * A, ratio.clamp(low, high) * A)
-        if name == "grpo":  # eq. 4
-            quotient = (reference[i, t] - logprobs[i, t]).exp()
-            term = term - config.kl_coef * (quotient - quotient.log() - 1)
+        if name == "cispo":
+            term = min(ratio.item(), config.clip_range_high) * A * logprobs[i, t]
+        if config.kl_coef and config.kl_in == "loss":
+            term = term - config.kl_coef * kl_by_hand(
+                logprobs[i, t], reference[i, t], old[i, t], config.kl_estimator
+            )
         objective = objective + weight * term
     return -objective
 
 
+def kl_by_hand(logp: Tensor, ref: Tensor, old: Tensor, estimator: str) -> Tensor:
+    """Of one token."""
+    quotient = (ref - logp).exp()
+    k3 = quotient - quotient.log() - 1
+    known = {"k1": -quotient.log(), "k2": quotient.log() ** 2 / 2, "k3": k3}
+    return {**known, "corrected": k3 * (logp - old).exp()}[estimator]
+
+
 def clip_of(config: Any) -> tuple[float, float]:
     """Between which ratios nothing is clipped."""
+    if not hasattr(config, "clip_range"):
+        return -math.inf, config.clip_range_high
     if config.clip_range == 0:
         return -math.inf, math.inf
     return 1 - config.clip_range, 1 + getattr(config, "clip_range_high", config.clip_range)
@@ -313,18 +393,63 @@ def clip_of(config: Any) -> tuple[float, float]:
 # ---- The KL --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_k3_has_the_mean_of_the_exact_kl(name: str) -> None:
-    """Enumerated under pi; it is the KL of pi from pi_ref, not the other one."""
-    k3 = MODULES[name].k3
+def test_estimators_have_the_mean_of_the_exact_kl_and_of_its_gradient() -> None:
+    """Enumerated under pi; it is the KL of pi from pi_ref, not the other one. k1 and k3 have its
+    mean; k2 and the corrected one have its gradient, in a loss; that of k1 is 0, k3's another."""
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)
-        logp, ref = torch.randn(2, 7, generator=generator, dtype=torch.float64).log_softmax(1)
+        logits, other = torch.randn(2, 7, generator=generator, dtype=torch.float64)
+        ref = other.log_softmax(0)
+
+        def gradient(term: Any, logits: Tensor = logits) -> Tensor:
+            """Of the mean over tokens that pi has drawn: their probabilities are not learned."""
+            leaf = logits.clone().requires_grad_()
+            logp = leaf.log_softmax(0)
+            (grad,) = torch.autograd.grad((logp.detach().exp() * term(logp)).sum(), leaf)
+            return grad
+
+        logp = logits.log_softmax(0)
         exact = (logp.exp() * (logp - ref)).sum()
         assert (exact - (ref.exp() * (ref - logp)).sum()).abs() > 1e-4
-        close((logp.exp() * k3(logp, ref)).sum(), exact)
-        assert (k3(logp, ref) > 0).all()
-        assert (k3(logp, logp) == 0).all()
+        for name in ("k1", "k3"):
+            close((logp.exp() * kl(logp, ref, name)).sum(), exact)
+        assert (kl(logp, ref, "k2") - (logp - ref) ** 2 / 2).abs().max() < 1e-15
+        assert (kl(logp, ref) > 0).all()
+        assert (kl(logp, logp) == 0).all()
+        leaf = logits.clone().requires_grad_()
+        own = leaf.log_softmax(0)
+        (of_kl,) = torch.autograd.grad((own.exp() * (own - ref)).sum(), leaf)
+        batch = SimpleNamespace(logprobs=logp, reference=ref)
+
+        def in_loss(estimator: str, batch: Any = batch) -> Tensor:
+            config = config_of("grpo", kl_estimator=estimator, kl_coef=1.0)
+            return gradient(lambda x: regularizer(x, torch.zeros(7), batch, config))
+
+        close(in_loss("k2"), of_kl)
+        close(in_loss("corrected"), of_kl)
+        close(in_loss("k1"), torch.zeros(7))
+        assert (in_loss("k3") - of_kl).abs().max() > 1e-3
+
+
+def test_the_kl_in_the_reward_by_hand(tokenizer: Any) -> None:
+    """The sum over a completion's tokens, of the estimate from the sampling's own probabilities."""
+    texts = [["12", "a"], ["", "777"]]
+    task = tasks.make("addition")
+    empty = SimpleNamespace(tokenizer=tokenizer, device=CPU)
+    batch = from_texts(empty, task, [["1+2="] * 2] * 2, texts, 4)
+    logs, ref = -torch.arange(16.0).view(2, 2, 4) / 10, -torch.ones(2, 2, 4)
+    batch = replace(batch, logprobs=logs)
+    for estimator, of in {"k1": lambda d: d, "k2": lambda d: d * d / 2}.items():
+        config = config_of("rloo", kl_coef=0.5, kl_estimator=estimator)
+        got = kl_of_rewards(batch, ref, config)
+        lengths = [[3, 2], [1, 4]]
+        expected = [
+            [0.5 * sum(of(float(d)) for d in (logs - ref)[s, b, : lengths[s][b]]) for b in (0, 1)]
+            for s in (0, 1)
+        ]
+        close(got, expected, 1e-6)
+    config = config_of("grpo", kl_coef=0.5)
+    close(kl_of_rewards(batch, ref, config), torch.zeros(2, 2))  # it is in the loss
 
 
 # ---- The update ----------------------------------------------------------------------------
@@ -349,7 +474,7 @@ ROWS = np.array([7, 0, 2, 11, 4, 5, 9])  # of one minibatch
 
 def made(name: str, model: str, **settings: Any) -> tuple[Any, Any, Any, Any]:
     """Config, policy (float64), tokenizer and a batch that an older policy has sampled."""
-    module, config = METHODS[name], config_of(name, model, temperature=0.7, **settings)
+    config = config_of(name, model, temperature=0.7, **settings)
     policy, tokenizer = models.load_model(config, CPU, Processes())
     policy = policy.double()
     reference = models.Reference(policy)
@@ -362,17 +487,14 @@ def made(name: str, model: str, **settings: Any) -> tuple[Any, Any, Any, Any]:
         ref = reference.logprobs(samples, 0.7, 64)
     moved(policy, 0.02, seed=2)
     rng = np.random.default_rng(3)
-    fields: dict[str, Any] = {"advantages": torch.from_numpy(rng.normal(0, 1, samples.mask.shape))}
-    if name == "grpo":
-        fields["reference"] = ref
+    advantages = torch.from_numpy(rng.normal(0, 1, samples.mask.shape))
+    fields: dict[str, Any] = {"advantages": advantages, "reference": ref}
     if name == "dapo":
         fields["learned"] = samples.mask & samples.ended[:, None]
         fields["places"] = torch.arange(12)
     fields = {key: x.unsqueeze(0) for key, x in fields.items()}
-    rollout = vars(rollout_of(samples))
-    if name == "dr_grpo" or getattr(config, "kl_coef", 1) == 0:
-        rollout["lengths"] = rollout["lengths"] * fields["advantages"].any(-1)
-    return config, policy, tokenizer, module.Batch(**rollout, **fields)
+    kind = dapo.Draws if name == "dapo" else Batch
+    return config, policy, tokenizer, kind(**vars(rollout_of(samples)), **fields)
 
 
 class Unclipped:
@@ -405,15 +527,26 @@ def gradient_of(
 
 
 UPDATES: list[tuple[str, dict[str, Any]]] = [
-    ("grpo", {}),
-    ("dr_grpo", {}),
-    ("dapo", {}),
+    *((name, {}) for name in METHODS),
     ("dapo", {"token_level": False}),
 ]
+# At ratios as far from 1 as these are, and with the flags that all of them have.
+NARROW: dict[str, dict[str, Any]] = {
+    **{name: {"clip_range": 0.05} for name in METHODS},
+    "gspo": {"clip_range": 0.02, "clip_range_high": 0.03},
+    "dapo": {"clip_range": 0.1, "clip_range_high": 0.3},
+    "cispo": {"clip_range_high": 1.05},
+}
 CLIPS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {"clip_range": 0.0}) for name in METHODS),
-    ("grpo", {"kl_coef": 0.0, "clip_range": 0.05}),
-    ("dapo", {"clip_range": 0.1, "clip_range_high": 0.3}),
+    *((name, {"clip_range": 0.0}) for name in METHODS if name != "cispo"),
+    *((name, {"kl_coef": 0.0, **settings}) for name, settings in NARROW.items()),
+    *(
+        ("grpo", {"kl_coef": 0.3, "kl_estimator": estimator})
+        for estimator in ("k1", "k2", "corrected")
+    ),
+    ("grpo", {"entropy_coef": 0.1}),
+    ("cispo", {"entropy_coef": 0.1, "kl_coef": 0.2}),
+    ("dapo", {"entropy_coef": 0.1, "kl_coef": 0.2}),
 ]
 
 
@@ -423,19 +556,24 @@ def test_an_update_equals_a_slow_loop(name: str, settings: dict[str, Any], folde
     config, policy, _, batch = made(name, folder, **settings)
     metrics, got = gradient_of(name, config, policy, batch)
     of_seed = {key: x[0] for key, x in vars(batch).items()}
-    batch, rows = SimpleNamespace(mask=batch.mask[0], **of_seed), []
+    batch, rows, entropies = SimpleNamespace(mask=batch.mask[0], **of_seed), [], []
     with float64():
         for i in ROWS.tolist():
             prompt, n = batch.prompts[i][-batch.prompt_lengths[i] :], int(batch.lengths[i])
             tokens = batch.tokens[i, :n]
-            row = one_by_one(policy, prompt.tolist(), tokens.tolist(), 0.7)
-            row = row[torch.arange(n), tokens]
+            every = one_by_one(policy, prompt.tolist(), tokens.tolist(), 0.7)
+            row = every[torch.arange(n), tokens]
             rows.append(torch.nn.functional.pad(row, (0, batch.tokens.shape[1] - n)))
-    logprobs = torch.stack(rows)
-    reference = getattr(batch, "reference", batch.logprobs)[ROWS]
+            entropies.append(-(every.exp() * every).sum(1))
+    logprobs, reference = torch.stack(rows), batch.reference[ROWS]
     mask = batch.learned[ROWS] if name == "dapo" else batch.mask[ROWS]
     given = batch.logprobs[ROWS], reference, batch.advantages[ROWS], mask
     loss = by_loop(name, logprobs, *given, config)
+    if config.entropy_coef:  # by the weights of the tokens
+        kept = [x for x, m in zip(entropies, mask, strict=True) if m.any()]
+        mean = torch.stack([x.mean() for x in kept]).mean()
+        mean = mean if name == "grpo" else torch.cat(kept).mean()
+        loss = loss - config.entropy_coef * mean
     loss.backward(retain_graph=True)
     expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
     assert float(metrics["loss"]) == pytest.approx(loss.item(), abs=1e-6)
@@ -443,12 +581,19 @@ def test_an_update_equals_a_slow_loop(name: str, settings: dict[str, Any], folde
     assert float(metrics["grad_norm"]) == pytest.approx(expected.norm().item(), rel=1e-4)
     assert expected.norm() > 0.02
     with torch.no_grad():  # the other metrics are means over tokens
-        ratio = (logprobs - batch.logprobs[ROWS]).exp()
-        low, high = clip_of(config)
-        wanted = policy_metrics(ratio, (reference - logprobs).exp(), given[2], mask, low, high)
-        assert (wanted["clip_low"] > 0) == (wanted["clip_high"] > 0) == (high < math.inf)
-        found = {key: float(metrics[key]) for key in wanted.keys() & metrics.keys()}
-        assert len(found) == (5 if name == "grpo" else 4)
+        logs = (logprobs - batch.logprobs[ROWS]) * mask
+        sums, (low, high) = logs.sum(1, keepdim=True), clip_of(config)
+        means = sums / mask.sum(1, keepdim=True).clamp(min=1)
+        own = {"gspo": means, "rloo": sums}.get(name, logs).expand_as(logs).exp()
+        ratio = logs.exp()
+        quotient = (reference - logprobs).exp()
+        wanted = policy_metrics(own, quotient, given[2], mask, low, high)
+        wanted["approx_kl"] = float((ratio - 1 - logs)[mask].mean())
+        if settings == NARROW[name] | {"kl_coef": 0.0}:
+            assert wanted["clip_high"] > 0
+            assert (wanted["clip_low"] > 0) == (name != "cispo")
+        assert not wanted["clipfrac"] or high < math.inf
+        found = {key: float(metrics[key]) for key in wanted}
         assert found == pytest.approx({key: wanted[key] for key in found}, abs=1e-6)
 
 
@@ -481,48 +626,48 @@ def test_neither_micro_batches_nor_padding_matter(
 @pytest.mark.parametrize("name", METHODS)
 def test_rows_without_a_signal_are_left_out_of_the_update(name: str, folder: str) -> None:
     """They have exactly no gradient, unless there is a KL: fewer forward passes, the same step."""
-    settings: dict[str, Any] = {"kl_coef": 0.0} if name == "grpo" else {}
-    config, policy, _, batch = made(name, folder, micro_batch_size=1, **settings)
+    config, policy, _, batch = made(name, folder, micro_batch_size=1, kl_coef=0.0)
     batch.advantages[0, ROWS[::2]] = 0.0
     faint = batch.advantages.where(batch.advantages != 0, 1e-300)
     rows: list[int] = []
-    kept = sampling.logprobs
+    kept = sampling.outputs
 
-    def logprobs(model: Any, part: Any, temperature: float) -> Tensor:
+    def outputs(model: Any, part: Any, *rest: Any) -> tuple[Tensor, Tensor]:
         rows.append(len(part))
-        return kept(model, part, temperature)
+        return kept(model, part, *rest)
 
     def counted(batch: Any) -> tuple[int, Tensor]:
         rows.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sampling, "logprobs", logprobs)
+            patch.setattr(sampling, "outputs", outputs)
             gradient = gradient_of(name, config, policy, batch)[1]
         return sum(rows), gradient
 
-    lengths = batch.lengths if name == "dapo" else batch.lengths * batch.advantages.any(-1)
-    (few, got), (every, expected) = (
-        counted(x) for x in (replace(batch, lengths=lengths), replace(batch, advantages=faint))
-    )
+    (few, got), (every, expected) = (counted(x) for x in (batch, replace(batch, advantages=faint)))
     learned = batch.learned[0, ROWS].any(1) if name == "dapo" else torch.ones(len(ROWS)).bool()
     assert (few, every) == (learned[1::2].sum(), learned.sum())
     assert expected.norm() > 0.01
     close(got, expected, 1e-12)
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.04, None])
-@pytest.mark.usefixtures("small")
-def test_which_rows_have_a_signal(
-    kl_coef: float | None, qwen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of them with a KL; otherwise those of groups with different rewards. None: Dr. GRPO."""
-    name, settings = ("dr_grpo", {}) if kl_coef is None else ("grpo", {"kl_coef": kl_coef})
-    config = config_of(name, qwen, group_size=2, total_samples=60, **settings)
-    there, all_rows = 0, 0
-    for batch, _ in spied(name, config, monkeypatch):
-        expected = batch.advantages.any(-1) | bool(kl_coef)
-        assert torch.equal(batch.lengths > 0, expected)
-        there, all_rows = there + int(expected.sum()), all_rows + expected.numel()
-    assert 0 < there < all_rows or kl_coef
+@pytest.mark.parametrize(
+    ("settings", "all_of_them"),
+    [
+        ({"kl_coef": 0.0}, False),
+        ({"kl_coef": 0.04}, True),
+        ({"kl_coef": 0.04, "kl_in": "reward"}, False),
+        ({"kl_coef": 0.0, "entropy_coef": 0.01}, True),
+    ],
+)
+def test_which_rows_have_a_signal(settings: dict[str, Any], all_of_them: bool, folder: str) -> None:
+    """All of them with a KL in the loss or an entropy bonus; otherwise those with an advantage."""
+    config, _, _, batch = made("grpo", folder, **settings)
+    batch.advantages[0, 3] = 0.0
+    batch.advantages[0, 5, int(batch.lengths[0, 5]) :] = 9.0
+    batch.advantages[0, 5, : int(batch.lengths[0, 5])] = 0.0  # what stands in the padding is none
+    lengths = with_signal(batch, config).lengths[0]
+    there = torch.tensor([i not in (3, 5) or all_of_them for i in range(12)])
+    assert torch.equal(lengths, batch.lengths[0] * there)
 
 
 # ---- Dynamic sampling ----------------------------------------------------------------------
@@ -689,7 +834,12 @@ def model_of(policy: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [*((name, {}) for name in MODULES), ("grpo", {"supervision": "process"})]
+    ("name", "settings"),
+    [
+        *((name, {}) for name in MODULES),
+        ("process_grpo", {"supervision": "process"}),
+        ("reinforce_pp", {"baseline": "group"}),
+    ],
 )
 @pytest.mark.usefixtures("small")
 def test_end_to_end(name: str, settings: dict[str, Any], folder: str) -> None:
@@ -703,6 +853,7 @@ def test_end_to_end(name: str, settings: dict[str, Any], folder: str) -> None:
     assert (metrics["grad_norm"] > 0).any()
     assert digest(policy) != digest(models.load_model(config, CPU, Processes())[0])
     documented = (MODULES[name].__doc__ or "").split("Logged per step:")[1]
+    documented += (grpo.__doc__ or "") * ("as grpo.py" in documented)
     for key in set(metrics) - {"seed", "samples", "learn_s"}:
         assert key in documented, key
 
@@ -773,12 +924,25 @@ def test_process_supervision_reads_the_steps(qwen: str, monkeypatch: pytest.Monk
     step = tasks.ReasoningStep(2, -1.0)
     monkeypatch.setattr(tasks.Addition, "steps", lambda self, p, text: [step])
     differ = 0
-    for batch, _ in spied("grpo", config_of("grpo", qwen, supervision="process"), monkeypatch):
+    for batch, _ in spied(
+        "process_grpo", config_of("process_grpo", qwen, supervision="process"), monkeypatch
+    ):
         for row, n in zip(batch.advantages[0], batch.lengths[0].tolist(), strict=True):
             assert (row[:n].diff().abs() > 1e-6).sum() <= 1
             assert (row[n:] == 0).all()
             differ += bool(n > 3 and row[n - 1] > row[0] + 0.1)  # the step was a bad one
     assert differ > 8
+
+
+def test_rewards_of_completions_make_it_grpo(tmp_path: Path) -> None:
+    """With outcomes and one iteration: to the bit."""
+    model = make_model("tiny", tmp_path / "model")
+    found = []
+    for name in ("grpo", "process_grpo"):
+        config = config_of(name, model, minibatches=2, seeds=2)
+        policy = MODULES[name].train(config, SeedsRun(config, [3, 4]))
+        found.append(policy.llama.flat)
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("filtering", [True, False])
@@ -909,17 +1073,17 @@ def test_the_reference_is_refreshed_between_the_parts(
     monkeypatch.setattr(
         models.Reference, "reset", lambda self, policy: (resets.append(1), reset(self, policy))
     )
-    settings = {"iterations": iterations, "total_samples": 72, "evaluations": 6}
-    config = config_of("grpo", qwen, learning_rate=3e-3, **settings)
+    settings: dict[str, Any] = {"iterations": iterations, "total_samples": 72, "evaluations": 6}
+    config = config_of("process_grpo", qwen, learning_rate=3e-3, **settings)
     first, _ = models.load_model(config, CPU, Processes())
     run = SeedsRun(config, [0])
-    policy = grpo.train(config, run)
+    policy = process_grpo.train(config, run)
     run.finish(policy)
     (record,) = run.runs
-    kl = record.metrics()["kl"].to_numpy()
-    assert [k for k in range(6) if kl[k] < 1e-6] == fresh
+    kls = record.metrics()["kl"].to_numpy()
+    assert [k for k in range(6) if kls[k] < 1e-6] == fresh
     assert len(resets) == iterations - 1  # none at the end
-    assert kl[[k for k in range(6) if k not in fresh]].min() > 1e-5
+    assert kls[[k for k in range(6) if k not in fresh]].min() > 1e-5
     # Evaluations measure to the first model all the time.
     evaluator: Any = record.evaluator
     assert digest(evaluator.reference.reference.model) == digest(first)
@@ -936,7 +1100,7 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
     """From all pairs since the last lesson, and a tenth of older ones."""
     lessons: list[list[tasks.Preference]] = []
     graded: list[tasks.Graded] = []
-    learn, grade = grpo.learn_preferences, tasks.Addition.grade
+    learn, grade = process_grpo.learn_preferences, tasks.Addition.grade
 
     def spy_learn(model: Any, optimizer: Any, task: Any, pairs: Any, *rest: Any) -> None:
         (own,) = pairs
@@ -960,11 +1124,11 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
         graded.append(grade(self, problem, text))
         return graded[-1]
 
-    monkeypatch.setattr(grpo, "learn_preferences", spy_learn)
+    monkeypatch.setattr(process_grpo, "learn_preferences", spy_learn)
     monkeypatch.setattr(tasks.Addition, "grade", spy_grade)
     settings = {"prompts": 8, "reward_model": judge, "iterations": 3, "total_samples": 192}
-    config = config_of("grpo", qwen, **settings)
-    grpo.train(config, SeedsRun(config, [0]))
+    config = config_of("process_grpo", qwen, **settings)
+    process_grpo.train(config, SeedsRun(config, [0]))
     assert len(lessons) == 2
     assert len(graded) == 192
     first, second = lessons

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from manyseeds.errors import UsageError
-from manyseeds.llm_track import dpo, grpo, models, policies, reward_model, rlhf_ppo, sampling, tasks
+from manyseeds.llm_track import (
+    dpo,
+    models,
+    policies,
+    process_grpo,
+    reward_model,
+    rlhf_ppo,
+    sampling,
+    tasks,
+)
 from manyseeds.llm_track.policies import AnyModel, HubModel, SeedModel
 from manyseeds.llm_track.rollout import Rollout, collect, samples_of
 from manyseeds.record import RunFolder, read_json
@@ -98,8 +107,8 @@ def answered(n: int) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(
     "loss",
-    [reward_model.bradley_terry_loss, grpo.bradley_terry_loss, dpo.preference_loss],
-    ids=["reward_model", "grpo", "dpo"],
+    [reward_model.bradley_terry_loss, process_grpo.bradley_terry_loss, dpo.preference_loss],
+    ids=["reward_model", "process_grpo", "dpo"],
 )
 def test_bradley_terry_by_hand(loss: Any) -> None:
     """Margins 1 and -2: log(1 + e^-1) and log(1 + e^2); slopes -sigmoid(-1) and -sigmoid(2)."""

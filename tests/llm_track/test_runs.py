@@ -28,13 +28,19 @@ from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
+    cispo,
     dapo,
+    distill,
     dpo,
     dr_grpo,
     grpo,
+    gspo,
     models,
+    process_grpo,
+    reinforce_pp,
     reward_model,
     rlhf_ppo,
+    rloo,
     sampling,
     sft,
     tasks,
@@ -45,7 +51,7 @@ from manyseeds.runs import language, set_aside
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 from manyseeds.runs.parallel import Processes
-from tests.random_models import make_model
+from tests.random_models import make_model, make_teacher
 
 DATA = Path(__file__).parent / "data"
 GSM8K = str(DATA / "gsm8k.jsonl")
@@ -60,6 +66,12 @@ METHODS: dict[str, Any] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "dapo": dapo,
+    "rloo": rloo,
+    "reinforce_pp": reinforce_pp,
+    "gspo": gspo,
+    "cispo": cispo,
+    "process_grpo": process_grpo,
+    "distill": distill,
 }
 
 FAST = ("sft", "grpo")
@@ -81,6 +93,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(method: str, model: Path, results: Path, **settings: Any) -> Any:
     small = SMALL.get(method, {"prompts": 4, "group_size": 4})
+    small |= {"teacher": make_teacher(model)} if method == "distill" else {}
     given = {"model": str(model), "results": str(results), "quiet": True, "total_samples": 128}
     given |= {"evaluations": 2, "checkpoint_interval": ALWAYS}
     return METHODS[method].Config(**{**small, **given, **settings})
@@ -156,7 +169,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
 ) -> None:
     """Whatever it holds, and at the learning rates that a warm-up and a schedule would have had."""
     settings = {"warmup": 0.25, "lr_schedule": "cosine", "total_samples": 80, "quiet": False}
-    settings |= {"grpo": {"iterations": 3}, "dapo": {"total_samples": 128}}.get(name, {})
+    settings |= {"process_grpo": {"iterations": 3}, "dapo": {"total_samples": 128}}.get(name, {})
     rates: list[float] = []
     step = SeedAdamW.step
 
@@ -492,12 +505,16 @@ def test_two_processes_train_what_one_does(
         ("grpo", "--temperature 0", "--temperature 0.0: must be"),
         ("grpo", "--no-rules", "--no-rules: then there must be a --reward-model"),
         ("grpo", "--minibatches 1000", "--minibatches 1000: there are only 256 samples"),
-        ("grpo", "--iterations 2 --lora-rank 4", "--iterations:"),
+        ("process_grpo", "--iterations 2 --lora-rank 4", "--iterations:"),
+        ("reinforce_pp", "--baseline group", "--baseline group: needs --group-size 2"),
+        ("distill", "--teacher tiny-reward", "--teacher tiny-reward: is a reward model"),
+        ("distill", "--teacher /no/x", "--teacher /no/x: there is no such folder"),
+        ("rloo", "--kl-estimator k4", "--kl-estimator"),
         ("dapo", "--overlong-cache 33", "--overlong-cache 33: completions have 32 tokens"),
-        ("grpo", f"--supervision process --task {GSM8K}", "--supervision process:"),
+        ("process_grpo", f"--task {GSM8K}", "--supervision process:"),
         (
-            "grpo",
-            "--supervision process --no-rules --reward-model tiny-reward",
+            "process_grpo",
+            "--no-rules --reward-model tiny-reward",
             "--supervision process: rewards",
         ),
         ("grpo", "--grader math-verify", "--grader math-verify: addition has rules of its own"),
@@ -518,7 +535,7 @@ def test_two_processes_train_what_one_does(
         ("rlhf_ppo", "--no-rules", "--no-rules: then there must be a --reward-model"),
         ("rlhf_ppo", "--prompts 3", "--minibatches 4: there are only 3 samples"),
         ("rlhf_ppo", "--gae-lambda 1.5", "--gae-lambda 1.5: must be"),
-        ("grpo", "--iterations 201", "--iterations 201: there are only 200 steps"),
+        ("process_grpo", "--iterations 201", "--iterations 201: there are only 200 steps"),
         ("grpo", "--model ~nobody-here/x", "--model ~nobody-here/x: "),
         ("grpo", f"--model {'x' * 300}", f"--model {'x' * 80}: "),
         ("dapo", "--model nobody/nothing-at-all", "--model nobody/nothing-at-all: "),
@@ -527,8 +544,6 @@ def test_two_processes_train_what_one_does(
         ("grpo", "--model Tiny", "--model Tiny: there is no such folder; did you mean tiny?"),
         ("rlhf_ppo", "--reward-model /no/x", "--reward-model /no/x: there is no such folder"),
         ("grpo", "--reward-model tiny", "--reward-model tiny: is no reward model"),
-        ("grpo", "--sampler vllm", "--sampler vllm: needs vllm"),
-        ("dr_grpo", "--liger", "--liger: needs liger-kernel"),
         ("sft", "--lora-rank 99999", "--lora-rank 99999: must be at most the width, 64"),
         ("dapo", "--drop-long-rows", "--drop-long-rows: addition has no rows of a data set"),
         ("grpo", f"--task {GSM8K}", "--model tiny: made for addition, mixed, countdown,"),

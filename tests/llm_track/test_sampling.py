@@ -303,9 +303,9 @@ def test_in_chunks_there_are_the_same_log_probabilities(
     prompts = ["1+2=", "3", "45+67=", "8+9="]
     samples = sampling.from_texts(tokenizer, tasks.make("addition"), prompts, texts, 16, CPU)
     calls = []
-    chunks = sampling.logprobs_in_chunks
+    chunks = sampling.outputs_in_chunks
     monkeypatch.setattr(
-        sampling, "logprobs_in_chunks", lambda *args: (calls.append(args[3]), chunks(*args))[1]
+        sampling, "outputs_in_chunks", lambda *args: (calls.append(args[3]), chunks(*args))[1]
     )
     (expected, gradients), (found, others) = both_paths(model, samples, monkeypatch)
     assert calls == [5]

@@ -20,11 +20,13 @@ from torch import Tensor
 from manyseeds.benchmarks.web import grpo as page_of_grpo
 from manyseeds.digest import ROOT
 from manyseeds.llm_track import dapo, dr_grpo, grpo, rlhf_ppo
+from manyseeds.llm_track.rollout import kl
 from manyseeds.llm_track.tasks import Graded
 from manyseeds.runs.parallel import Processes
 from tests.benchmarks.conftest import Output
 from tests.benchmarks.web.conftest import HOSTILE
 from tests.benchmarks.web.test_browser import opened
+from tests.llm_track.batches import loss_of
 
 STORED = json.loads((ROOT / "results" / page_of_grpo.FILE).read_text())
 PAGE = "grpo.html"
@@ -114,12 +116,13 @@ class Reference:
     def loss(self, current: Tensor) -> Tensor:
         """By the clipped objective of DAPO, and GRPO's KL."""
         s = self.settings
-        config = SimpleNamespace(clip_range=s["clipLow"], clip_range_high=s["clipHigh"])
-        tensors = (current, self.old, self.advantages, self.weights())
-        (loss,) = dapo.policy_loss(*(x.unsqueeze(0) for x in tensors), config)
-        if s["advantage"] == "group":
-            loss = loss + s["kl"] * (self.weights() * grpo.k3(current, self.reference)).sum()
-        return loss
+        config = dapo.Config(
+            clip_range=s["clipLow"],
+            clip_range_high=s["clipHigh"],
+            kl_coef=s["kl"] if s["advantage"] == "group" else 0.0,
+        )
+        tensors = (current, self.old, self.reference, self.advantages, self.weights())
+        return loss_of(dapo, *tensors, config)
 
 
 def check(engine: Any, completions: list[dict[str, Any]], settings: dict[str, Any]) -> None:
@@ -138,7 +141,7 @@ def check(engine: Any, completions: list[dict[str, Any]], settings: dict[str, An
         "ratio": ratio,
         "weight": reference.weights(),
         "push": -current.grad,
-        "kl": grpo.k3(current, reference.reference),
+        "kl": kl(current, reference.reference),
         "outside": outside,
         "stopped": (ratio.clamp(low, high) - ratio) * reference.advantages < 0,
     }
