@@ -100,6 +100,7 @@ from manyseeds.llm_track.rollout import (
     total,
     with_signal,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -186,7 +187,7 @@ def clip_bounds(config: Config) -> tuple[float, float]:
 
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
-    return (logprobs - batch.logprobs).exp()
+    return exp(logprobs - batch.logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:

@@ -67,6 +67,7 @@ from manyseeds.llm_track.rollout import (
     tokens_of,
     total,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -112,7 +113,7 @@ def token_weights(mask: Tensor, tokens: Tensor) -> Tensor:
 
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
-    return (logprobs - batch.logprobs).exp()
+    return exp(logprobs - batch.logprobs)
 
 
 def policy_loss(logprobs: Tensor, batch: Batch, weights: Tensor) -> Tensor:

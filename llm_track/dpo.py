@@ -62,6 +62,7 @@ from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy
 from manyseeds.llm_track.rollout import encode, from_texts, grade
 from manyseeds.llm_track.tasks import Preference
+from manyseeds.portable import logsigmoid
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 
@@ -162,7 +163,7 @@ def rewards(logprobs: Tensor, reference: Tensor, beta: float) -> Tensor:
 
 def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; rewards [S, B]."""
-    return -torch.nn.functional.logsigmoid(chosen - rejected)
+    return -logsigmoid(chosen - rejected)
 
 
 # ---- The training --------------------------------------------------------------------------

@@ -70,6 +70,7 @@ from manyseeds.llm_track.rollout import (
     total,
     with_signal,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -114,7 +115,7 @@ def token_weights(mask: Tensor, samples: int, longest: int) -> Tensor:
 
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
-    return (logprobs - batch.logprobs).exp()
+    return exp(logprobs - batch.logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:

@@ -71,6 +71,7 @@ from manyseeds.llm_track.rollout import (
     total,
     with_signal,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -120,7 +121,7 @@ def token_weights(mask: Tensor, samples: int) -> Tensor:
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """The geometric mean of pi_theta / pi_old over the completion, at each token, [S, B, T]."""
     logs = ((logprobs - batch.logprobs) * batch.mask).cumsum(-1)[..., -1:]
-    return (logs / batch.lengths.clamp(min=1).unsqueeze(-1)).exp().expand_as(logprobs)
+    return exp(logs / batch.lengths.clamp(min=1).unsqueeze(-1)).expand_as(logprobs)
 
 
 def clip_bounds(config: Config) -> tuple[float, float]:

@@ -156,6 +156,9 @@ class SeedModel(Kept):
         models.save(self.template, self.tokenizer, folder)
 
 
+OVERFLOW = 1e16  # of gradients, whose squares add up to more than a float32 can be
+
+
 class SeedAdamW(Kept):
     """AdamW of all seeds (Loshchilov and Hutter, 2019), without weight decay."""
 
@@ -169,8 +172,8 @@ class SeedAdamW(Kept):
         """
         (flat,) = self.adam.parameters
         assert flat.grad is not None
-        norms = flat.grad.flatten(1).norm(dim=1)
-        return self.adam.step(lr, max_grad_norm, (norms > 0) & norms.isfinite())
+        largest = flat.grad.flatten(1).abs().amax(1)
+        return self.adam.step(lr, max_grad_norm, (largest > 0) & (largest < OVERFLOW))
 
     def tensors(self) -> dict[str, Tensor]:
         powers = self.adam.beta_powers.transpose(0, 1)

@@ -61,6 +61,7 @@ from manyseeds.llm_track.rollout import (
     total,
     with_signal,
 )
+from manyseeds.portable import exp, logsigmoid
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -191,7 +192,7 @@ def token_weights(mask: Tensor, samples: int) -> Tensor:
 
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
-    return (logprobs - batch.logprobs).exp()
+    return exp(logprobs - batch.logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -266,7 +267,7 @@ def learn_preferences(
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; scores [S, B]."""
-    return -torch.nn.functional.logsigmoid(chosen - rejected)
+    return -logsigmoid(chosen - rejected)
 
 
 def train(config: Config, run: SeedsRun) -> AnyModel:

@@ -80,6 +80,7 @@ from manyseeds.llm_track.rollout import (
     whiten,
     with_signal,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -148,7 +149,7 @@ def token_weights(mask: Tensor, tokens: Tensor) -> Tensor:
 
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
-    return (logprobs - batch.logprobs).exp()
+    return exp(logprobs - batch.logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:

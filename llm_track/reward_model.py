@@ -72,6 +72,7 @@ from manyseeds.evaluate import share
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import encode, from_texts, grade, rates_of, total
+from manyseeds.portable import logsigmoid
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 
@@ -129,7 +130,7 @@ PRESETS = {
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; scores [S, B]."""
-    return -torch.nn.functional.logsigmoid(chosen - rejected)
+    return -logsigmoid(chosen - rejected)
 
 
 def pair_weights(pairs: Sequence[tasks.Preference]) -> Tensor:

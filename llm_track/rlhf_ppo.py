@@ -88,6 +88,7 @@ from manyseeds.llm_track.rollout import (
     total,
     whiten,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -196,7 +197,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda:
 
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
-    return (logprobs - batch.logprobs).exp()
+    return exp(logprobs - batch.logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:

@@ -71,6 +71,7 @@ from manyseeds.llm_track.rollout import (
     total,
     with_signal,
 )
+from manyseeds.portable import exp
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -124,7 +125,7 @@ def token_weights(mask: Tensor, samples: int) -> Tensor:
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of the whole completion, at each of its tokens, [S, B, T]."""
     logs = ((logprobs - batch.logprobs) * batch.mask).cumsum(-1)[..., -1:]
-    return logs.exp().expand_as(logprobs)
+    return exp(logs).expand_as(logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:

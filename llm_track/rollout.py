@@ -7,6 +7,7 @@ and completion. Prompts are padded on the left, completions on the right.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
@@ -19,6 +20,7 @@ from torch.nn.functional import pad
 from manyseeds.cli import NonNegative, Positive, PositiveInt, Range
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.portable import exp
 
 if TYPE_CHECKING:
     from manyseeds.runs.language_seeds import SeedsRun
@@ -239,13 +241,16 @@ def moments(x: Tensor, mask: Tensor, processes: Processes) -> tuple[Tensor, Tens
 def whiten(x: Tensor, mask: Tensor, processes: Processes) -> Tensor:
     """Numbers [S, B, T] with mean 0 and variance 1 over each seed's tokens of all processes; 0
     where they are all equal, not rounding noise."""
-    mean, variance = (each.view(-1, 1, 1) for each in moments(x, mask, processes))
+    mean, variance = moments(x, mask, processes)
+    # Rounded once; of MKL's square root the last bit depends on the CPU.
+    std = torch.tensor([math.sqrt(v + 1e-8) for v in variance.tolist()], device=x.device)
+    mean, std = mean.view(-1, 1, 1), std.to(x.dtype).view(-1, 1, 1)
     bounds = torch.stack(
         [x.where(mask, -torch.inf).amax((1, 2)), (-x).where(mask, -torch.inf).amax((1, 2))]
     )
     high, low = processes.gather(bounds.unsqueeze(0)).amax(0)
     varied = (high > -low).view(-1, 1, 1)
-    return torch.where(varied, (x - mean) * (variance + 1e-8).rsqrt() * mask, 0.0)
+    return torch.where(varied, (x - mean) / std * mask, 0.0)
 
 
 # ---- The KL to a reference, and the entropy ------------------------------------------------
@@ -258,7 +263,7 @@ def kl(logprobs: Tensor, reference: Tensor, estimator: str = "k3") -> Tensor:
         return difference
     if estimator == "k2":
         return difference.square() / 2
-    return (-difference).exp() + difference - 1
+    return exp(-difference) + difference - 1
 
 
 def kl_of_tokens(rollout: Rollout, reference: Tensor, config: GroupConfig) -> Tensor:
@@ -279,7 +284,7 @@ def regularizer(logprobs: Tensor, entropy: Tensor, batch: Batch, config: GroupCo
     if config.kl_in == "loss" and config.kl_coef > 0:
         estimate = kl(logprobs, batch.reference, config.kl_estimator)
         if config.kl_estimator == "corrected":
-            estimate = estimate * (logprobs - batch.logprobs).exp()
+            estimate = estimate * exp(logprobs - batch.logprobs)
         penalty = penalty + config.kl_coef * estimate
     return penalty
 

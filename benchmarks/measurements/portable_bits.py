@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from manyseeds.command import Interrupted, failing_in_one_line
 
+import contextlib
 import dataclasses
 import hashlib
+import importlib
 import json
 import os
 import platform
@@ -27,11 +29,14 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
+
+import numpy as np
+import torch
 
 from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
@@ -44,6 +49,7 @@ from manyseeds.process import set_up_process
 from manyseeds.progress import print_table
 from manyseeds.record import read_json
 from manyseeds.runs.control import Run
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.planning import PlanningConfig, PlanningRun
 from manyseeds.runs.prediction import PredictionRun
 from manyseeds.writing import write_json
@@ -99,6 +105,12 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "monte_carlo Gridworld-v0": {},
     "value_iteration FrozenLake-v1": {},
     "policy_iteration Taxi-v4": {},
+    # Language models of random weights, by the score of another one; steps of 16 completions.
+    "llm_track/grpo addition": {},
+    "llm_track/dapo addition": {"dynamic_sampling": False, "overlong_filtering": False},
+    "llm_track/gspo addition": {"kl_coef": 0.04, "entropy_coef": 0.01},
+    "llm_track/reinforce_pp addition": {},
+    "llm_track/rlhf_ppo addition": {"prompts": 16, "group_size": 1},
 }
 
 
@@ -129,6 +141,8 @@ Digests = dict[str, list[str]]  # of "weights", "curve" and "metrics": the SHA-2
 def train(training: str, timesteps: int, way: Way) -> Digests:
     """The digests of a training."""
     set_up_process(way.threads)
+    if training.startswith("llm_track/"):
+        return train_language(training, way)
     algo, _, env = training.partition(" ")
     module = catalog.module("algos", algo)
     preset = module.PRESETS[env].settings if env in module.PRESETS else {}
@@ -171,6 +185,76 @@ def train(training: str, timesteps: int, way: Way) -> Digests:
         "curve": sha256_of(rows_by_seed(run.curve(), seeds)),
         "metrics": sha256_of(rows_by_seed(run.metrics(), seeds)),
     }
+
+
+def train_language(training: str, way: Way) -> Digests:
+    """The digests of a training of language models."""
+    algo, _, task = training.removeprefix("llm_track/").partition(" ")
+    module = importlib.import_module(f"manyseeds.llm_track.{algo}")
+    small = {"prompts": 4, "group_size": 4, "minibatches": 2, "max_new_tokens": 12, "epochs": 2}
+    small |= {"total_samples": 64, "evaluations": 1, "eval_budget": 0.02, "learning_rate": 3e-3}
+    with tempfile.TemporaryDirectory() as folder:
+        policy, judge = (random_llama(Path(folder) / x, x == "judge") for x in ("policy", "judge"))
+        settings = {**small, **TRAININGS[training], "model": policy, "reward_model": judge}
+        settings |= {"task": task, "rules": False, "quiet": True, "threads": way.threads}
+        config = module.Config(**settings, checkpoint_interval=1e-9 if way.resumed else 1e9)
+
+        def prepared() -> SeedsRun:
+            run = SeedsRun(config, range(way.seeds), Path(folder) if way.resumed else None, algo)
+            if way.resumed:
+                run.open([module.train])
+            return run
+
+        if way.resumed:
+            first = prepared()
+            first.save_if_due = until_the_middle(first)  # type: ignore[method-assign]
+            with contextlib.suppress(Interrupted):
+                module.train(config, first)
+            first.close()
+        run = prepared()
+        result = module.train(config, run)
+        if way.resumed and not run.checkpoint.at:
+            raise UsageError(f"{training}: did not go on from its checkpoint")
+        run.close()
+    tables = ([getattr(one, name)() for one in run.runs] for name in ("curve", "metrics"))
+    curve, metrics = (
+        sha256_of([x for own in each for x in rows_by_seed(own, own["seed"].unique())])
+        for each in tables
+    )
+    weights = sha256_of_weights({"weights": result.llama.flat.detach()})
+    return {"weights": weights, "curve": curve, "metrics": metrics}
+
+
+def until_the_middle(run: SeedsRun) -> Callable[..., None]:
+    """Its `save_if_due`, which ends the training after half of the samples."""
+    save = run.save_if_due
+
+    def save_or_end(*args: Any, **extra: Any) -> None:
+        save(*args, **extra)
+        if run.samples >= run.config.total_samples / 2:
+            raise Interrupted
+
+    return save_or_end
+
+
+def random_llama(folder: Path, scalar: bool) -> str:
+    """The folder of a tiny model whose weights every machine draws alike."""
+    import transformers
+
+    from manyseeds.llm_track import models
+
+    tokenizer, rng = models.tiny_tokenizer(), np.random.default_rng(int(scalar))
+    architecture = models.tiny_config(tokenizer, width=32)
+    if scalar:
+        architecture.num_labels = 1
+    kind = "LlamaForSequenceClassification" if scalar else "LlamaForCausalLM"
+    model = getattr(transformers, kind)(architecture)
+    with torch.no_grad():
+        for name, p in sorted(model.named_parameters()):
+            if "norm" not in name:
+                p.copy_(torch.from_numpy(rng.random(tuple(p.shape)) - 0.5) / 2)
+    models.save(model, tokenizer, folder)
+    return str(folder)
 
 
 def train_half(module: Any, run: Any) -> None:
@@ -320,7 +404,8 @@ def main(args: Sequence[str] | None = None) -> None:
     if not trainings:
         raise UsageError(f"--only {' '.join(only)}: no training has any of it in its name")
     recorded = {} if given.record else stored(given.timesteps)
-    if given.emulated:
+    if given.emulated:  # where there is no transformers
+        trainings = [name for name in trainings if not name.startswith("llm_track/")]
         if missing := set(trainings) - set(recorded):
             raise UsageError(f"--timesteps {given.timesteps}: not stored for {min(missing)}")
         chosen, ways = [emulated(Path(given.emulated).resolve())], [RECORDED]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyseeds import kernels
+from manyseeds import kernels, portable
 from manyseeds.cli import from_preset
 from manyseeds.portable import ordered_cumsum, ordered_sum, powers, solve
 from manyseeds.runs.control import Run
@@ -153,3 +154,30 @@ def test_linear_systems(make: Callable[..., np.ndarray]) -> None:
     np.testing.assert_allclose(found, np.linalg.solve(matrix, right), rtol=1e-12, atol=1e-12)
     with pytest.raises(torch.linalg.LinAlgError):
         solve(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.ones(2))
+
+
+# ---- Exponentials --------------------------------------------------------------------------
+
+
+def test_exponentials_are_those_of_float64_rounded_once() -> None:
+    """Also at their ends, of NaN and of infinity."""
+    x = torch.cat([torch.linspace(-120, 120, 100_001), torch.tensor([0.0, -0.0, 88.9, -200.0])])
+    expected = torch.tensor([math.exp(v) if v < 700 else math.inf for v in x.tolist()]).float()
+    assert torch.equal(portable.exp(x), expected)
+    ends = torch.tensor([math.inf, -math.inf, math.nan, 1e30, -1e30])
+    assert portable.exp(ends).tolist()[:2] == [math.inf, 0.0]
+    assert portable.exp(ends).isnan().tolist() == [False, False, True, False, False]
+    assert portable.exp(ends)[3:].tolist() == [math.inf, 0.0]
+    found = portable.logsigmoid(x)
+    exact = [
+        -math.log1p(math.exp(-v)) if v > 0 else v - math.log1p(math.exp(v)) for v in x.tolist()
+    ]
+    torch.testing.assert_close(found, torch.tensor(exact).float(), rtol=1.2e-7, atol=0)
+    assert portable.logsigmoid(ends)[:2].tolist() == [0.0, -math.inf]
+    assert portable.logsigmoid(ends)[2].isnan()
+
+
+@pytest.mark.parametrize("function", [portable.exp, portable.logsigmoid])
+def test_exponentials_have_their_gradients(function: Any) -> None:
+    x = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.autograd.gradcheck(function, x.requires_grad_())

@@ -141,10 +141,10 @@ def test_returns_of_reinforce_pp_by_hand() -> None:
 @pytest.mark.parametrize("reward", [0.0, 0.1 + 0.2, 1.1, -0.9, 1 / 3, 1e6 + 0.1])
 def test_equal_returns_of_a_batch_say_nothing_at_all(baseline: str, reward: float) -> None:
     """One of two seeds has a reward that is not like the others."""
-    rewards, mask = torch.full((2, 6), reward), torch.ones(2, 6, 3).bool()
+    rewards, mask = torch.full((2, 9), reward), torch.ones(2, 9, 3).bool()
     rewards[1, 0] += 1
     returns = reinforce_pp.token_returns(
-        rewards, torch.zeros(2, 6, 3), 3 if baseline == "group" else None
+        rewards, torch.zeros(2, 9, 3), 3 if baseline == "group" else None
     )
     mask[0, 2, 1:] = False
     returns[0, 2, 1:] = 7.0  # nobody is to look at these
