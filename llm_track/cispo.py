@@ -51,7 +51,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Positive, Preset
+from manyseeds.cli import PerRow, Positive, Preset
 from manyseeds.llm_track import models
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
@@ -72,6 +72,7 @@ from manyseeds.llm_track.rollout import (
     with_signal,
 )
 from manyseeds.portable import exp
+from manyseeds.rows import Row, broadcast, used
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -82,7 +83,7 @@ MAX_GRAD_NORM = 1.0
 class Config(GroupConfig):
     """CISPO."""
 
-    clip_range_high: Positive = 5.0
+    clip_range_high: PerRow[Positive] = 5.0
     """Largest weight of a token, the ratio's upper bound."""
 
 
@@ -120,9 +121,9 @@ def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     return exp(logprobs - batch.logprobs)
 
 
-def surrogate(logprobs: Tensor, ratio: Tensor, advantages: Tensor, high: float) -> Tensor:
+def surrogate(logprobs: Tensor, ratio: Tensor, advantages: Tensor, high: Row) -> Tensor:
     """The objective of each token, [S, B, T]."""
-    return ratio.detach().clamp(max=high) * advantages * logprobs
+    return ratio.detach().clamp(max=broadcast(high, ratio)) * advantages * logprobs
 
 
 def policy_loss(
@@ -143,7 +144,7 @@ def update(
     optimizer: Any,
     batch: Batch,
     rows: Tensor,
-    lr: float,
+    lr: Row,
     config: Config,
     run: SeedsRun,
 ) -> dict[str, Tensor]:
@@ -151,7 +152,7 @@ def update(
     tokens = tokens_of(batch, rows, run)
     sums = torch.zeros(7, len(rows), device=run.device)
     for part in policy.parts(with_signal(batch, config), rows):
-        logprobs, entropy = policy.outputs(part, config.temperature, config.entropy_coef > 0)
+        logprobs, entropy = policy.outputs(part, config.temperature, used(config.entropy_coef))
         weights = token_weights(part.mask, tokens)
         losses = policy_loss(logprobs, entropy, part, weights, config)
         losses.sum().backward()
@@ -181,7 +182,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         lr = models.learning_rate(config.learning_rate, done, config)
         rollout, graded = collect(policy, task, config, run, step)
         ref = rollout.logprobs
-        if config.kl_coef > 0:
+        if used(config.kl_coef):
             ref = reference.logprobs(rollout, config.temperature)
         rewards = rewards_of(graded, rollout, reward_model, config)
         returns = rewards - kl_of_rewards(rollout, ref, config)

@@ -64,7 +64,6 @@ from __future__ import annotations
 from manyseeds.command import parse
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,6 +75,7 @@ from torch import Tensor
 from manyseeds.cli import (
     NonNegative,
     NonNegativeInt,
+    PerRow,
     PositiveInt,
     Preset,
     UsageError,
@@ -87,6 +87,7 @@ from manyseeds.llm_track.rollout import (
     Batch,
     GroupConfig,
     Rollout,
+    clip_bounds,
     collect,
     joined,
     kl_of_rewards,
@@ -101,6 +102,7 @@ from manyseeds.llm_track.rollout import (
     with_signal,
 )
 from manyseeds.portable import exp
+from manyseeds.rows import Row, broadcast, used
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -111,9 +113,9 @@ MAX_GRAD_NORM = 1.0
 class Config(GroupConfig):
     """DAPO."""
 
-    clip_range: NonNegative = 0.2
+    clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
-    clip_range_high: NonNegative = 0.28
+    clip_range_high: PerRow[NonNegative] = 0.28
     """Upper epsilon of the clipped objective (0: --clip-range)."""
     dynamic_sampling: bool = True
     """Sample until K prompts have both right and wrong completions."""
@@ -178,21 +180,15 @@ def token_weights(mask: Tensor, completions: Tensor, tokens: Tensor, token_level
     return means / completions.clamp(min=1).view(-1, 1, 1)
 
 
-def clip_bounds(config: Config) -> tuple[float, float]:
-    """The bounds within which the ratio has a gradient."""
-    if config.clip_range == 0:
-        return -math.inf, math.inf
-    return 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
-
-
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of each token, [S, B, T]."""
     return exp(logprobs - batch.logprobs)
 
 
-def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+def surrogate(ratio: Tensor, advantages: Tensor, low: Row, high: Row) -> Tensor:
     """The clipped objective of each token, [S, B, T]."""
-    return torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
+    clipped = ratio.clamp(min=broadcast(low, ratio)).clamp(max=broadcast(high, ratio))
+    return torch.min(ratio * advantages, clipped * advantages)
 
 
 def policy_loss(
@@ -219,7 +215,7 @@ def rewards_of(
 ) -> Tensor:
     """The reward of each completion, [S, B]."""
     accuracy, framed = (measured(graded, name, rollout) for name in ("accuracy", "format"))
-    rewards = (2 * accuracy - 1 + config.format_weight * framed) * config.rules
+    rewards = (2 * accuracy - 1 + broadcast(config.format_weight, framed) * framed) * config.rules
     longest = models.completion_tokens(config)
     rewards = rewards + overlong_punishment(rollout.lengths, longest, config.overlong_cache)
     if reward_model is not None:
@@ -305,7 +301,7 @@ def update(
     )
     sums = torch.zeros(7, len(rows), device=run.device)
     for part in policy.parts(batch):
-        logprobs, entropy = policy.outputs(part, config.temperature, config.entropy_coef > 0)
+        logprobs, entropy = policy.outputs(part, config.temperature, used(config.entropy_coef))
         weights = token_weights(part.learned, completions, tokens, config.token_level)
         losses = policy_loss(logprobs, entropy, part, weights, config)
         losses.sum().backward()
@@ -334,7 +330,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         lr = rates_of(run, config)
         drawn, graded, places = collect_step(policy, task, config, run, step)
         ref = drawn.logprobs
-        if config.kl_coef > 0:
+        if used(config.kl_coef):
             ref = reference.logprobs(drawn, config.temperature)
         rewards = rewards_of(graded, drawn, reward_model, config)
         returns = rewards - kl_of_rewards(drawn, ref, config)

@@ -51,7 +51,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Positive, PositiveInt, Preset
+from manyseeds.cli import PerRow, Positive, PositiveInt, Preset
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_teacher
@@ -68,6 +68,7 @@ from manyseeds.llm_track.rollout import (
     total,
 )
 from manyseeds.portable import exp
+from manyseeds.rows import Row
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -87,9 +88,9 @@ class Config(tasks.TaskConfig):
     """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 1
     """Passes over the samples of a step."""
-    learning_rate: Positive = 3e-4
+    learning_rate: PerRow[Positive] = 3e-4
     """Learning rate of AdamW."""
-    temperature: Positive = 1.0
+    temperature: PerRow[Positive] = 1.0
     """Sampling temperature."""
 
     def check(self) -> None:
@@ -129,7 +130,7 @@ def update(
     optimizer: Any,
     batch: Batch,
     rows: Tensor,
-    lr: float,
+    lr: Row,
     config: Config,
     run: SeedsRun,
 ) -> dict[str, Tensor]:

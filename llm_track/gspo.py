@@ -45,20 +45,20 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyseeds.cli import NonNegative, Preset
+from manyseeds.cli import NonNegative, PerRow, Preset
 from manyseeds.llm_track import models
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
     Batch,
     GroupConfig,
+    clip_bounds,
     collect,
     kl_of_rewards,
     mean_of_updates,
@@ -72,6 +72,7 @@ from manyseeds.llm_track.rollout import (
     with_signal,
 )
 from manyseeds.portable import exp
+from manyseeds.rows import Row, broadcast, used
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -82,9 +83,9 @@ MAX_GRAD_NORM = 1.0
 class Config(GroupConfig):
     """GSPO."""
 
-    clip_range: NonNegative = 3e-4
+    clip_range: PerRow[NonNegative] = 3e-4
     """Epsilon of the clipped objective (0: no clipping)."""
-    clip_range_high: NonNegative = 4e-4
+    clip_range_high: PerRow[NonNegative] = 4e-4
     """Upper epsilon of the clipped objective (0: --clip-range)."""
 
 
@@ -124,16 +125,10 @@ def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     return exp(logs / batch.lengths.clamp(min=1).unsqueeze(-1)).expand_as(logprobs)
 
 
-def clip_bounds(config: Config) -> tuple[float, float]:
-    """The bounds within which the ratio has a gradient."""
-    if config.clip_range == 0:
-        return -math.inf, math.inf
-    return 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
-
-
-def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+def surrogate(ratio: Tensor, advantages: Tensor, low: Row, high: Row) -> Tensor:
     """The clipped objective of each token, [S, B, T]."""
-    return torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
+    clipped = ratio.clamp(min=broadcast(low, ratio)).clamp(max=broadcast(high, ratio))
+    return torch.min(ratio * advantages, clipped * advantages)
 
 
 def policy_loss(
@@ -152,14 +147,14 @@ def update(
     optimizer: Any,
     batch: Batch,
     rows: Tensor,
-    lr: float,
+    lr: Row,
     config: Config,
     run: SeedsRun,
 ) -> dict[str, Tensor]:
     """One gradient step on some rows of each seed, [S, M]; returns metrics, [S] each."""
     sums = torch.zeros(7, len(rows), device=run.device)
     for part in policy.parts(with_signal(batch, config), rows):
-        logprobs, entropy = policy.outputs(part, config.temperature, config.entropy_coef > 0)
+        logprobs, entropy = policy.outputs(part, config.temperature, used(config.entropy_coef))
         weights = token_weights(part.mask, rows.shape[1])
         losses = policy_loss(logprobs, entropy, part, weights, config)
         losses.sum().backward()
@@ -187,7 +182,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         lr = models.learning_rate(config.learning_rate, done, config)
         rollout, graded = collect(policy, task, config, run, step)
         ref = rollout.logprobs
-        if config.kl_coef > 0:
+        if used(config.kl_coef):
             ref = reference.logprobs(rollout, config.temperature)
         rewards = rewards_of(graded, rollout, reward_model, config)
         returns = rewards - kl_of_rewards(rollout, ref, config)

@@ -31,7 +31,6 @@ from manyseeds.command import parse
 
 import bisect
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,7 +38,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from manyseeds.cli import NonNegative, PositiveInt, Preset
+from manyseeds.cli import NonNegative, PerRow, PositiveInt, Preset
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
@@ -48,6 +47,7 @@ from manyseeds.llm_track.rollout import (
     Batch,
     GroupConfig,
     Rollout,
+    clip_bounds,
     collect,
     from_texts,
     kl_of_rewards,
@@ -62,6 +62,7 @@ from manyseeds.llm_track.rollout import (
     with_signal,
 )
 from manyseeds.portable import exp, logsigmoid
+from manyseeds.rows import Row, broadcast, used
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 EPS = 1e-4
@@ -74,9 +75,9 @@ PAIRS = 64  # of completions, per step of the reward model
 class Config(GroupConfig):
     """GRPO with rewards of steps."""
 
-    clip_range: NonNegative = 0.2
+    clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
-    kl_coef: NonNegative = 0.04
+    kl_coef: PerRow[NonNegative] = 0.04
     """Beta, weight of the KL to the reference policy."""
     supervision: Literal["outcome", "process"] = "process"
     """Unit of reward. outcome: a completion. process: a reasoning step."""
@@ -195,18 +196,17 @@ def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     return exp(logprobs - batch.logprobs)
 
 
-def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def surrogate(ratio: Tensor, advantages: Tensor, low: Row, high: Row) -> Tensor:
     """The clipped objective of each token, [S, B, T]."""
-    return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    clipped = ratio.clamp(min=broadcast(low, ratio)).clamp(max=broadcast(high, ratio))
+    return torch.min(ratio * advantages, clipped * advantages)
 
 
 def policy_loss(
     logprobs: Tensor, entropy: Tensor, batch: Batch, weights: Tensor, config: Config
 ) -> Tensor:
     """This part's share of each seed's minibatch loss, [S]; all tensors [S, B, T]."""
-    objective = surrogate(
-        ratio_of(logprobs, batch), batch.advantages, config.clip_range or math.inf
-    )
+    objective = surrogate(ratio_of(logprobs, batch), batch.advantages, *clip_bounds(config))
     return -total(weights * (objective - regularizer(logprobs, entropy, batch, config)))
 
 
@@ -218,20 +218,19 @@ def update(
     optimizer: Any,
     batch: Batch,
     rows: Tensor,
-    lr: float,
+    lr: Row,
     config: Config,
     run: SeedsRun,
 ) -> dict[str, Tensor]:
     """One gradient step on some rows of each seed, [S, M]; returns metrics, [S] each."""
-    eps = config.clip_range or math.inf
     sums = torch.zeros(7, len(rows), device=run.device)
     for part in policy.parts(with_signal(batch, config), rows):
-        logprobs, entropy = policy.outputs(part, config.temperature, config.entropy_coef > 0)
+        logprobs, entropy = policy.outputs(part, config.temperature, used(config.entropy_coef))
         weights = token_weights(part.mask, rows.shape[1])
         losses = policy_loss(logprobs, entropy, part, weights, config)
         losses.sum().backward()
         ratio = ratio_of(logprobs, part)
-        sums += token_sums(losses, logprobs, ratio, part, part.mask, 1 - eps, 1 + eps)
+        sums += token_sums(losses, logprobs, ratio, part, part.mask, *clip_bounds(config))
     grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
     return {**means_of(run.processes.sum(sums)), "grad_norm": grad_norm}
 
@@ -241,7 +240,7 @@ def learn_preferences(
     optimizer: Any,
     task: tasks.Task,
     lessons: Sequence[Sequence[tasks.Preference]],
-    lr: float,
+    lr: Row,
     config: Config,
     run: SeedsRun,
 ) -> None:
@@ -301,7 +300,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         lr = models.learning_rate(config.learning_rate, done, config)
         rollout, graded = collect(policy, task, config, run, step)
         ref = rollout.logprobs
-        if config.kl_coef > 0:
+        if used(config.kl_coef):
             ref = reference.logprobs(rollout, config.temperature)
         rewards = rewards_of(graded, rollout, reward_model, config)
         returns = rewards - kl_of_rewards(rollout, ref, config)

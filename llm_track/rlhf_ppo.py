@@ -61,7 +61,6 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,13 +69,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset
+from manyseeds.cli import Fraction, NonNegative, PerRow, Positive, PositiveInt, Preset
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
     Rollout,
     check_batch,
+    clip_bounds,
     collect,
     kl,
     mean_of_updates,
@@ -89,6 +89,7 @@ from manyseeds.llm_track.rollout import (
     whiten,
 )
 from manyseeds.portable import exp
+from manyseeds.rows import Row, broadcast, used
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -108,27 +109,27 @@ class Config(tasks.TaskConfig):
     """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 2
     """Passes over the samples of a step."""
-    learning_rate: Positive = 3e-4
+    learning_rate: PerRow[Positive] = 3e-4
     """Learning rate of the policy's AdamW."""
-    critic_learning_rate: Positive = 3e-3
+    critic_learning_rate: PerRow[Positive] = 3e-3
     """Learning rate of the critic's AdamW."""
-    temperature: Positive = 1.0
+    temperature: PerRow[Positive] = 1.0
     """Sampling temperature."""
-    gamma: Fraction = 1.0
+    gamma: PerRow[Fraction] = 1.0
     """Discount factor per token."""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: PerRow[Fraction] = 0.95
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
-    clip_range: NonNegative = 0.2
+    clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
-    clip_value_range: NonNegative = 0.2
+    clip_value_range: PerRow[NonNegative] = 0.2
     """Largest change of the value prediction (0: no clipping)."""
-    value_coef: NonNegative = 0.1
+    value_coef: PerRow[NonNegative] = 0.1
     """Weight of the value loss."""
-    kl_coef: NonNegative = 0.05
+    kl_coef: PerRow[NonNegative] = 0.05
     """Beta, weight of the KL to the reference policy. The KL is subtracted from the reward."""
-    format_weight: NonNegative = 0.1
+    format_weight: PerRow[NonNegative] = 0.1
     """Weight of the format reward beside the accuracy reward."""
-    missing_eos_penalty: NonNegative = 1.0
+    missing_eos_penalty: PerRow[NonNegative] = 1.0
     """Penalty subtracted from the reward of a truncated completion."""
     reward_model: str = ""
     """Folder or hub name of a reward model. Its score is added to the rewards."""
@@ -161,14 +162,14 @@ PRESETS = {
 
 
 def token_rewards(
-    rewards: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, kl_coef: float
+    rewards: Tensor, logprobs: Tensor, reference: Tensor, mask: Tensor, kl_coef: Row
 ) -> Tensor:
     """The reward of each token, [S, B, T]: rewards [S, B] go to the last one, the KL to every one.
 
     logprobs and reference [S, B, T] are log pi_old and log pi_ref.
     """
     last = mask.sum(-1, keepdim=True) - 1
-    penalties = -kl_coef * (logprobs - reference) * mask
+    penalties = -broadcast(kl_coef, logprobs) * (logprobs - reference) * mask
     return penalties.scatter_add(-1, last, rewards.unsqueeze(-1))
 
 
@@ -177,17 +178,18 @@ def values_of(critic: AnyModel, rollout: Rollout) -> Tensor:
     return critic.scalars(rollout)[..., :-1] * rollout.mask
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: Row, gae_lambda: Row) -> Tensor:
     """Generalised advantage estimates, all [S, B, T]; 0 outside the mask.
 
     A completion ends with its last token: neither values nor advantages come from beyond it.
     """
     rewards, values = rewards * mask, values * mask
+    decay = broadcast(gamma * gae_lambda, values[..., 0])
     next_values = pad(values[..., 1:], (0, 1))
-    deltas = rewards + gamma * next_values - values
+    deltas = rewards + broadcast(gamma, values) * next_values - values
     advantage, advantages = torch.zeros_like(deltas[..., 0]), []
     for t in reversed(range(deltas.shape[-1])):
-        advantage = deltas[..., t] + gamma * gae_lambda * advantage
+        advantage = deltas[..., t] + decay * advantage
         advantages.append(advantage)
     return torch.stack(advantages[::-1], dim=-1)
 
@@ -200,15 +202,16 @@ def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     return exp(logprobs - batch.logprobs)
 
 
-def surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def surrogate(ratio: Tensor, advantages: Tensor, low: Row, high: Row) -> Tensor:
     """The clipped objective of each token, [S, B, T]."""
-    return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    clipped = ratio.clamp(min=broadcast(low, ratio)).clamp(max=broadcast(high, ratio))
+    return torch.min(ratio * advantages, clipped * advantages)
 
 
 def policy_loss(logprobs: Tensor, batch: Batch, weights: Tensor, config: Config) -> Tensor:
     """This part's share of each seed's policy loss, [S]; all tensors [S, B, T]."""
-    clip = config.clip_range or math.inf
-    return -total(weights * surrogate(ratio_of(logprobs, batch), batch.advantages, clip))
+    objective = surrogate(ratio_of(logprobs, batch), batch.advantages, *clip_bounds(config))
+    return -total(weights * objective)
 
 
 def value_loss(
@@ -216,8 +219,9 @@ def value_loss(
 ) -> Tensor:
     """This part's share of each seed's value loss, [S]; all tensors [S, B, T]."""
     losses = (values - returns).square()
-    if config.clip_value_range > 0:
-        change = (values - old_values).clamp(-config.clip_value_range, config.clip_value_range)
+    if used(config.clip_value_range):
+        bound = broadcast(config.clip_value_range, values)
+        change = (values - old_values).clamp(-bound, bound)
         losses = torch.max(losses, (old_values + change - returns).square())
     return 0.5 * total(weights * losses)
 
@@ -245,7 +249,7 @@ def prepare(
 ) -> tuple[Batch, Tensor]:
     """What the update needs of completions and their rewards [S, B]; the explained variance [S]."""
     ref, mask = rollout.logprobs, rollout.mask
-    if config.kl_coef > 0:
+    if used(config.kl_coef):
         ref = reference.logprobs(rollout, config.temperature)
     with torch.no_grad():
         values = values_of(critic, rollout)
@@ -277,7 +281,7 @@ def update(
     """One gradient step of policy and critic on some rows of each seed, [S, M]; returns metrics,
     [S] each."""
     tokens = tokens_of(batch, rows, run)
-    eps = config.clip_range or math.inf
+    low, high = clip_bounds(config)
     sums = torch.zeros(8, len(rows), device=run.device)
     for part in policy.parts(batch, rows):
         logprobs = policy.logprobs(part, config.temperature)
@@ -285,11 +289,11 @@ def update(
         weights = part.mask / tokens
         of_policy = policy_loss(logprobs, part, weights, config)
         of_critic = value_loss(values, part.values, part.returns, weights, config)
-        losses = of_policy + config.value_coef * of_critic
+        losses = of_policy + broadcast(config.value_coef, of_critic) * of_critic
         losses.sum().backward()
         with torch.no_grad():
             ratio = ratio_of(logprobs, part)
-            below, above = ratio < 1 - eps, ratio > 1 + eps
+            below, above = ratio < broadcast(low, ratio), ratio > broadcast(high, ratio)
             of_tokens = (
                 kl(logprobs, part.reference),
                 below | above,
@@ -336,7 +340,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         ]
         rollout, graded = collect(policy, task, config, run, step)
         rewards = rewards_of(graded, rollout, reward_model, config)
-        rewards = rewards - config.missing_eos_penalty * ~rollout.ended
+        rewards = rewards - broadcast(config.missing_eos_penalty, rewards) * ~rollout.ended
         batch, explained_variance = prepare(rollout, rewards, critic, reference, config, run)
 
         updates = [

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from manyseeds.cli import NonNegative, Positive, PositiveInt, Range
+from manyseeds.cli import NonNegative, PerRow, Positive, PositiveInt, Range
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.portable import exp
+from manyseeds.rows import Row, broadcast, used
 
 if TYPE_CHECKING:
     from manyseeds.runs.language_seeds import SeedsRun
@@ -80,20 +81,20 @@ class GroupConfig(tasks.TaskConfig):
     """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 1
     """Passes over the samples of a step."""
-    learning_rate: Positive = 3e-4
+    learning_rate: PerRow[Positive] = 3e-4
     """Learning rate of AdamW."""
-    temperature: Positive = 1.0
+    temperature: PerRow[Positive] = 1.0
     """Sampling temperature."""
-    kl_coef: NonNegative = 0.0
+    kl_coef: PerRow[NonNegative] = 0.0
     """Beta, weight of the KL to the reference policy."""
     kl_estimator: Literal["k1", "k2", "k3", "corrected"] = "k3"
     """Estimator of the KL (Schulman 2020). corrected: k3 times the ratio to the policy that has
     sampled, whose gradient is the KL's own. That of k1 in the loss is 0 on average."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL is subtracted: from each token's objective, or from the completion's reward."""
-    entropy_coef: NonNegative = 0.0
+    entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of an entropy bonus, with the weights of the tokens."""
-    format_weight: NonNegative = 0.1
+    format_weight: PerRow[NonNegative] = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
     """Folder or hub name of a reward model. Its score is added to the rewards."""
@@ -135,7 +136,8 @@ def collect(
         drawn = tasks.next_problems(task, K, start, one, "prompts", rng)
         problems.append([p for p in drawn for _ in range(G)][mine])
     uniforms = run.uniforms(step, K * G, T, part=sum(draw))[:, mine]
-    rollout = policy.sample(encode(policy, task, problems), uniforms, config.temperature)
+    temperature = run.own(config.temperature)
+    rollout = policy.sample(encode(policy, task, problems), uniforms, temperature)
     return rollout, grade(policy, task, problems, rollout)
 
 
@@ -172,7 +174,7 @@ def rewards_of(
 ) -> Tensor:
     """The reward of each completion, [S, B]: by rules, and a reward model's score."""
     accuracy, framed = (measured(graded, name, rollout) for name in ("accuracy", "format"))
-    rewards = (accuracy + config.format_weight * framed) * config.rules
+    rewards = (accuracy + broadcast(config.format_weight, framed) * framed) * config.rules
     if reward_model is not None:
         with torch.no_grad():
             rewards = rewards + reward_model.scores(rollout)
@@ -212,16 +214,28 @@ def from_texts(
 def rates_of(run: SeedsRun, config: Any) -> Tensor:
     """The learning rate of each seed after its samples, [S] float64; 0 of one that is finished."""
     done = [one.samples / config.total_samples for one in run.runs]
-    rates = [models.learning_rate(config.learning_rate, x, config) if x < 1 else 0.0 for x in done]
+    initial = torch.as_tensor(config.learning_rate, dtype=torch.float64).expand(len(done))
+    rates = [
+        models.learning_rate(rate, x, config) if x < 1 else 0.0
+        for rate, x in zip(initial.tolist(), done, strict=True)
+    ]
     return torch.tensor(rates, dtype=torch.float64)
 
 
 def with_signal(batch: AnyBatch, config: GroupConfig) -> AnyBatch:
     """A batch without the completions that have exactly no gradient: they are of length 0."""
-    if (config.kl_coef > 0 and config.kl_in == "loss") or config.entropy_coef > 0:
+    if (used(config.kl_coef) and config.kl_in == "loss") or used(config.entropy_coef):
         return batch
     signal = (batch.advantages * batch.mask).any(-1)
     return replace(batch, lengths=batch.lengths * signal)
+
+
+def clip_bounds(config: Any) -> tuple[Row, Row]:
+    """The bounds within which the ratio has a gradient."""
+    if not used(config.clip_range):
+        return -math.inf, math.inf
+    high = getattr(config, "clip_range_high", 0.0)
+    return 1 - config.clip_range, 1 + (high if used(high) else config.clip_range)
 
 
 def tokens_of(batch: Rollout, rows: Tensor, run: SeedsRun) -> Tensor:
@@ -270,7 +284,8 @@ def kl_of_tokens(rollout: Rollout, reference: Tensor, config: GroupConfig) -> Te
     """What the KL takes from the reward at each token, [S, B, T]."""
     if config.kl_in == "loss":
         return torch.zeros_like(reference)
-    return config.kl_coef * kl(rollout.logprobs, reference, config.kl_estimator) * rollout.mask
+    estimates = kl(rollout.logprobs, reference, config.kl_estimator)
+    return broadcast(config.kl_coef, estimates) * estimates * rollout.mask
 
 
 def kl_of_rewards(rollout: Rollout, reference: Tensor, config: GroupConfig) -> Tensor:
@@ -280,12 +295,12 @@ def kl_of_rewards(rollout: Rollout, reference: Tensor, config: GroupConfig) -> T
 
 def regularizer(logprobs: Tensor, entropy: Tensor, batch: Batch, config: GroupConfig) -> Tensor:
     """What is subtracted from the objective of each token, [S, B, T]: the KL, less the bonus."""
-    penalty = -config.entropy_coef * entropy
-    if config.kl_in == "loss" and config.kl_coef > 0:
+    penalty = -broadcast(config.entropy_coef, entropy) * entropy
+    if config.kl_in == "loss" and used(config.kl_coef):
         estimate = kl(logprobs, batch.reference, config.kl_estimator)
         if config.kl_estimator == "corrected":
             estimate = estimate * exp(logprobs - batch.logprobs)
-        penalty = penalty + config.kl_coef * estimate
+        penalty = penalty + broadcast(config.kl_coef, estimate) * estimate
     return penalty
 
 
@@ -297,13 +312,13 @@ OF_TOKENS = ("kl", "clipfrac", "clip_low", "clip_high", "approx_kl")
 @torch.no_grad()
 def token_sums(
     losses: Tensor, logprobs: Tensor, ratio: Tensor, part: Batch, mask: Tensor,
-    low: float, high: float,
+    low: Row, high: Row,
 ) -> Tensor:  # fmt: skip
     """A part's losses, tokens and sums of OF_TOKENS, [7, S], for `means_of`.
 
     low, high: the bounds of the ratio, outside of which the clip may act.
     """
-    below, above = ratio < low, ratio > high
+    below, above = ratio < broadcast(low, ratio), ratio > broadcast(high, ratio)
     of_tokens = (
         torch.ones_like(logprobs),
         kl(logprobs, part.reference),

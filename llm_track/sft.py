@@ -38,7 +38,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Added, Positive, PositiveInt, Preset, path_of
+from manyseeds.cli import Added, PerRow, Positive, PositiveInt, Preset, path_of
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
@@ -62,7 +62,7 @@ class Config(tasks.TaskConfig):
     """Number of demonstrations to learn from."""
     batch_size: PositiveInt = 32
     """N, demonstrations per gradient step."""
-    learning_rate: Positive = 3e-3
+    learning_rate: PerRow[Positive] = 3e-3
     """Learning rate of AdamW."""
     demonstrations: Annotated[str, Added("")] = ""
     """JSONL file of demonstrations ('': the task's own). Each row has a prompt, an answer and a

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from manyseeds.cli import AnyConfig, OfRow, field_marks
 
+Row = float | Tensor  # a hyperparameter: of all rows, or [S]
+
 
 def broadcast(value: Any, x: Tensor) -> Any:
     """A hyperparameter to compute with x `[S, ...]`: a number stays one, `[S]` is `[S, 1, ...]`

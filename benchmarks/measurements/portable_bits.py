@@ -191,8 +191,14 @@ def train_language(training: str, way: Way) -> Digests:
     """The digests of a training of language models."""
     algo, _, task = training.removeprefix("llm_track/").partition(" ")
     module = importlib.import_module(f"manyseeds.llm_track.{algo}")
-    small = {"prompts": 4, "group_size": 4, "minibatches": 2, "max_new_tokens": 12, "epochs": 2}
-    small |= {"total_samples": 64, "evaluations": 1, "eval_budget": 0.02, "learning_rate": 3e-3}
+    small: dict[str, Any] = {"prompts": 4, "group_size": 4, "minibatches": 2, "epochs": 2}
+    small |= {
+        "max_new_tokens": 12,
+        "total_samples": 64,
+        "evaluations": 1,
+        "eval_budget": 0.02,
+        "learning_rate": 3e-3,
+    }
     with tempfile.TemporaryDirectory() as folder:
         policy, judge = (random_llama(Path(folder) / x, x == "judge") for x in ("policy", "judge"))
         settings = {**small, **TRAININGS[training], "model": policy, "reward_model": judge}

@@ -69,6 +69,7 @@ class SeedsRun:
     ) -> None:
         S = len(seeds)
         self.config, self.seeds, self.folder = config, list(seeds), folder
+        self.rows = list(range(S))  # of the hyperparameters of a batch that are [S]
         self.runs = []
         for seed in seeds:
             part = None if folder is None else folder / part_name([seed])
@@ -111,9 +112,14 @@ class SeedsRun:
         """Which seeds have samples left to draw, counted from the first one."""
         return [s for s, x in enumerate(self.runs) if x.samples < self.config.total_samples]
 
+    def own(self, value: Any) -> Any:
+        """A hyperparameter, of all seeds of the batch, for those of this part of it."""
+        return value[self.rows] if isinstance(value, Tensor) and value.dim() else value
+
     def of(self, seeds: Sequence[int]) -> SeedsRun:
         """Some of the seeds, counted from the first one, for what they draw."""
         part = copy.copy(self)
+        part.rows = [self.rows[s] for s in seeds]
         part.runs = [self.runs[s] for s in seeds]
         part.seeds = [self.seeds[s] for s in seeds]
         return part

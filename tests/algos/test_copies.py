@@ -34,7 +34,7 @@ OWN = {"Config", "train", "solve", "update", "backpropagate", "metrics_of", "tok
 OWN |= {"policy_loss", "value_loss", "loss"}
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {
-    "surrogate": {"two bounds": {"llm_dapo", "llm_gspo"}, "clipped weights": {"llm_cispo"}},
+    "surrogate": {"clipped weights": {"llm_cispo"}},
     "ratio_of": {"a completion's": {"llm_rloo"}, "a completion's mean": {"llm_gspo"}},
     "group_advantages": {
         "several scales": {"llm_grpo"},

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from manyseeds import rows
 from manyseeds.llm_track import (
     cispo,
     dapo,
@@ -27,6 +28,7 @@ from manyseeds.llm_track import (
     policies,
     process_grpo,
     reinforce_pp,
+    rlhf_ppo,
     rloo,
     tasks,
 )
@@ -43,7 +45,7 @@ from tests.random_models import make_model, make_teacher, new_model
 
 METHODS: dict[str, Any] = {
     x.__name__.rpartition(".")[2]: x
-    for x in (grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, distill, process_grpo)
+    for x in (grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, distill, process_grpo, rlhf_ppo)
 }
 VARIANTS = [*METHODS, "iterative grpo"]
 TOKENIZER = models.tiny_tokenizer()
@@ -80,6 +82,7 @@ def config_of(name: str, model: str, results: Path, **settings: Any) -> Any:
     given |= {"prompts": 3, "group_size": 4, "minibatches": 2, "max_new_tokens": 8}
     given |= {"total_samples": 48, "evaluations": 2, "learning_rate": 3e-3, "lr_schedule": "linear"}
     given |= {"teacher": make_teacher(model)} if name == "distill" else {}
+    given |= {"epochs": 1} if name == "rlhf_ppo" else {}
     if name == "dapo":  # random models hardly ever end
         given["overlong_filtering"] = False
     return METHODS[name].Config(**given | settings)
@@ -526,3 +529,48 @@ def test_uniforms_are_those_of_each_seed(folder: str, tmp_path: Path) -> None:
         assert torch.equal(found[s], one.uniforms(3, 5, 2, part=1))
     assert not torch.equal(found[0], found[1])
     assert [x.seed for x in run.of([1]).runs] == [7]
+
+
+# ---- Rows ----------------------------------------------------------------------------------
+
+# Each of two configurations: what changes no shape may differ in a batch.
+ROWS: dict[str, dict[str, tuple[float, float]]] = {
+    **{
+        name: {"learning_rate": (1e-3, 3e-3), "temperature": (0.8, 1.1), "kl_coef": (0.3, 0.1)}
+        for name in METHODS
+    },
+    "distill": {"learning_rate": (1e-3, 3e-3), "temperature": (0.8, 1.1)},
+}
+ROWS["rlhf_ppo"] |= {"gamma": (0.9, 1.0), "gae_lambda": (0.7, 0.95), "value_coef": (0.1, 0.5)}
+ROWS["rlhf_ppo"] |= {"missing_eos_penalty": (1.0, 0.3), "critic_learning_rate": (1e-3, 1e-2)}
+ROWS["rlhf_ppo"] |= {"clip_value_range": (0.1, 0.01)}
+for name, values in ROWS.items():
+    if name != "distill":
+        values["format_weight"] = (0.5, 2.0)
+    if name not in ("distill", "rlhf_ppo"):
+        values["entropy_coef"] = (0.1, 0.01)
+    if "clip_range" in METHODS[name].Config.__dataclass_fields__:
+        values["clip_range"] = (0.01, 0.3)
+    if "clip_range_high" in METHODS[name].Config.__dataclass_fields__:
+        values["clip_range_high"] = (1.01, 3.0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_a_row_has_the_bits_that_its_hyperparameters_have_alone(
+    name: str, folder: str, tmp_path: Path
+) -> None:
+    def trained_by(config: Any, seeds: Sequence[int]) -> Tensor:
+        run = SeedsRun(config, seeds)
+        policy = METHODS[name].train(config, run)
+        return policy.llama.flat  # type: ignore[no-any-return]
+
+    configs = [
+        config_of(name, folder, tmp_path, **{key: pair[k] for key, pair in ROWS[name].items()})
+        for k in (0, 1)
+    ]
+    assert set(ROWS[name]) <= set(rows.varying(type(configs[0])))
+    batch = trained_by(rows.stack([configs[0], configs[1], configs[1]]), [4, 4, 5])
+    alone = torch.cat([trained_by(configs[0], [4]), trained_by(configs[1], [4, 5])])
+    assert torch.equal(batch, alone)
+    assert not torch.equal(batch[0], batch[1])
