@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -51,7 +52,7 @@ from manyseeds.runs import language, set_aside
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 from manyseeds.runs.parallel import Processes
-from tests.random_models import make_model, make_teacher
+from tests.random_models import make_model, make_teacher, new_model
 
 DATA = Path(__file__).parent / "data"
 GSM8K = str(DATA / "gsm8k.jsonl")
@@ -973,3 +974,66 @@ def test_tiny_is_one_model_for_all_seeds(tmp_path: Path, monkeypatch: pytest.Mon
     }
     assert rewards == {0: "seeds-000-000", 7: "seeds-007-007"}
     assert {x[0] for x in trained} == {"sft.py", "reward_model.py"}
+
+
+# ---- Rates of models that were not made here ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "rates", "said"),
+    [
+        ("grpo", "", (1e-6,), "--learning-rate 1e-06"),
+        ("grpo", "--lora-rank 2", (1e-5,), "--learning-rate 1e-05"),
+        ("sft", "", (2e-5,), "--learning-rate 2e-05"),
+        ("rlhf_ppo", "", (1e-6, 1e-5), "--learning-rate 1e-06, --critic-learning-rate 1e-05"),
+        ("rlhf_ppo", "--learning-rate 1e-3", (1e-3, 1e-5), "--critic-learning-rate 1e-05"),
+        ("grpo", "--learning-rate=2e-3", (2e-3,), ""),
+    ],
+)
+def test_a_model_of_other_tokens_has_other_rates(
+    name: str, flags: str, rates: tuple[float, ...], said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    tokenizer, model = models.tiny_tokenizer(), new_model("qwen")
+    tokenizer.add_tokens(["one more"])
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    folder = tmp_path / "model"
+    models.save(model, tokenizer, folder)
+    words = ["--model", str(folder), *flags.split()]
+    capsys.readouterr()
+    config = parse(METHODS[name].Config, METHODS[name].PRESETS, args=words)
+    assert (config.learning_rate, getattr(config, "critic_learning_rate", None))[: len(rates)] == (
+        rates
+    )
+    note = f"note: {said}: the default for --model {folder}\n" if said else ""
+    assert capsys.readouterr().err == note
+
+
+def test_models_of_ours_keep_their_rates(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, and by the folder of one that was trained from them."""
+    for words in (["--model", str(model)], ["--model", "tiny-base"], ["--model", "/no/such"], []):
+        assert parse(grpo.Config, grpo.PRESETS, args=words).learning_rate == 3e-4
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ACCELERATE_USE_FSDP", "true", "accelerate: FSDP is not done here; TRL and verl do it"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "accelerate: DeepSpeed is not done here"),
+        ("ACCELERATE_USE_MEGATRON_LM", "1", "accelerate: Megatron-LM is not done here"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "accelerate: --mixed_precision bf16: use --dtype"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "accelerate: --dynamo_backend is not done"),
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "accelerate: --gradient_accumulation"),
+    ],
+)
+def test_settings_of_accelerate_that_nothing_heeds_are_refused(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO", "GRADIENT_ACCUMULATION_STEPS": "1"}
+    for key, x in usual.items():
+        monkeypatch.setenv(f"ACCELERATE_{key}", x)
+    Processes()
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Processes()
