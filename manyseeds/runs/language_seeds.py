@@ -1,8 +1,8 @@
 """Records one training of all seeds of a language model, as one batch.
 
 Each seed has a part of its own, as if it had been trained alone: its curve, its metrics, its model,
-and its share of the time. One checkpoint, in the part of the first seed, holds all of them; a
-training of some of these seeds can go on from it.
+and its share of the time. One checkpoint, in the part of the first seed, holds all of them; where
+only some of these seeds are to go on from it, these and the others have one each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from manyseeds.command import failing_in_one_line
 import copy
 import dataclasses
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
 from manyseeds.record import RunFolder, is_finished, part_name
 from manyseeds.runs.base import carry_out
-from manyseeds.runs.checkpoints import Checkpoint
+from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.language import (
     COPIES,
     ROOM,
@@ -39,7 +38,8 @@ from manyseeds.runs.language import (
 )
 from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code
-from manyseeds.untrusted import reading
+from manyseeds.untrusted import read_bytes, reading
+from manyseeds.writing import write_bytes
 
 
 class Learner(Protocol):
@@ -214,7 +214,6 @@ class SeedsRun:
         state, tensors = found
         if not self.config.quiet and self.processes.main:
             console.print(f"going on from {self.checkpoint.at}")
-        self._say_what_starts_over(state["others"])
         for k, one in enumerate(learners):
             start = f"{k}."
             own = {x.removeprefix(start): tensors[x] for x in tensors if x.startswith(start)}
@@ -228,20 +227,11 @@ class SeedsRun:
         """What a checkpoint holds of these seeds; ValueError where one is missing."""
         rows = [state["seeds"].index(seed) for seed in self.seeds]
         state = {
-            "others": [seed for seed in state["seeds"] if seed not in self.seeds],
             "step": state["step"],
             "records": [state["records"][k] for k in rows],
             "extra": {name: [x[k] for k in rows] for name, x in state["extra"].items()},
         }
         return state, {name: x[rows] for name, x in tensors.items()}
-
-    def _say_what_starts_over(self, others: Sequence[int]) -> None:
-        """Which unfinished ones of the other seeds of a checkpoint: it ends with this training."""
-        if self.folder is None or not self.processes.main:
-            return
-        lost = [str(s) for s in others if not is_finished(self.folder / part_name([s]))]
-        if lost:
-            print(f"note: of its checkpoint, seeds {', '.join(lost)} start over", file=sys.stderr)
 
     def of_checkpoint(self, definitions: Sequence[Any]) -> list[int]:
         """The seeds of the checkpoint that this training can go on from; without one, none.
@@ -293,17 +283,34 @@ class SeedsRun:
             run.discard()
 
 
+def hand_over(path: Path, todo: Sequence[int], seeds_of: Callable[[int], Sequence[int]]) -> None:
+    """Where only some seeds of a checkpoint are to be trained now, give the others one as well.
+
+    path: the folder of a run. seeds_of: the seeds of the checkpoint in the part of a seed.
+    """
+    for checkpoint in sorted(path.glob(f"seeds-*/{CHECKPOINT}")):
+        owner = int(checkpoint.parent.name.split("-")[1])
+        rest = [s for s in seeds_of(owner) if not is_finished(path / part_name([s]))]
+        for some in ([s for s in rest if s in todo], [s for s in rest if s not in todo]):
+            if some and owner not in some:
+                place = path / part_name(some[:1]) / CHECKPOINT
+                if not place.exists():
+                    place.parent.mkdir(exist_ok=True)
+                    write_bytes(place, read_bytes(checkpoint))
+
+
 def groups_of(todo: Sequence[int], resumes: Callable[[int], Sequence[int]]) -> list[list[int]]:
     """The batches that seeds are trained in: those of a checkpoint first, then all others.
 
-    resumes: the seeds of the checkpoint in the part of a seed.
+    resumes: the seeds of the checkpoint in the part of a seed, which is the first that it is for.
     """
-    groups, left = [], set(todo)
-    for seed in todo:
-        if own := sorted(left.intersection(resumes(seed)) if seed in left else ()):
-            groups.append(own)
-            left.difference_update(own)
-    return [*groups, sorted(left)] if left else groups
+    known = {seed: resumes(seed) for seed in todo}
+    groups: dict[int, list[int]] = {}
+    for seed in sorted(todo):
+        owners = [first for first in todo if first <= seed and seed in known[first]]
+        groups.setdefault(max(owners, default=-1), []).append(seed)
+    left = groups.pop(-1, [])
+    return [*groups.values(), *([left] if left else [])]
 
 
 # ---- The command ---------------------------------------------------------------------------
@@ -339,6 +346,8 @@ def main(
         return SeedsRun(quiet, [seed], folder.path, algo).of_checkpoint([train])
 
     def train_missing(todo: Sequence[int]) -> None:
+        if together:
+            hand_over(folder.path, todo, resumes)
         for seeds in groups_of(todo, resumes) if together else [[seed] for seed in todo]:
             processes.broadcast(seeds)
             train_batch(seeds, folder.path)

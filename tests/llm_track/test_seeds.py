@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -412,7 +413,7 @@ def test_a_batch_goes_on_from_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also those that are left of it."""
+    """Also those that are left of it, each of them alone."""
     settings = {"seeds": 3, "checkpoint_interval": 1e-9, "total_samples": 96, "quiet": False}
     name, config = variant_of(variant, folder, judge, tmp_path / "whole", **settings)
     whole = trained(name, config)
@@ -425,9 +426,11 @@ def test_a_batch_goes_on_from_its_checkpoint(
     assert [x.name for x in path.iterdir() if x.name.startswith("seeds")] == [part_name([0])]
     assert (path / part_name([0]) / CHECKPOINT).exists()
     capsys.readouterr()
-    # The second seed is trained alone, from the beginning; the other two go on; then a fourth.
-    trained(name, replace(config, seeds=1, first_seed=1))
-    assert "going on from" not in capsys.readouterr().out
+    # The second seed goes on alone, then the first, then the third; a fourth begins.
+    for first in (1, 0):
+        trained(name, replace(config, seeds=1, first_seed=first))
+        said = capsys.readouterr()
+        assert (said.out.count("going on from"), said.err) == (1, "")
     parts = trained(name, replace(config, seeds=4))
     said = capsys.readouterr()
     assert (said.out.count("going on from"), said.err) == (1, "")
@@ -438,18 +441,22 @@ def test_a_batch_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.usefixtures("small")
-def test_seeds_that_lose_their_checkpoint_are_named(
+def test_seeds_that_went_on_alone_do_not_go_back(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends with the training of its first seed, here alone."""
-    config = config_of("grpo", folder, tmp_path, seeds=3, checkpoint_interval=1e-9)
-    with monkeypatch.context() as patch:
-        interrupt(patch, SeedsRun, "log", 2)
-        with pytest.raises(Interrupted):
-            trained("grpo", config)
+    """Interrupted again, they are further than the one that they left behind."""
+    settings = {"checkpoint_interval": 1e-9, "total_samples": 96, "quiet": False}
+    config = config_of("grpo", folder, tmp_path, seeds=3, **settings)
+    for k, own in ((2, config), (4, replace(config, seeds=2, first_seed=1))):
+        with monkeypatch.context() as patch:
+            interrupt(patch, SeedsRun, "log", k)
+            with pytest.raises(Interrupted):
+                trained("grpo", own)
     capsys.readouterr()
-    trained("grpo", replace(config, seeds=1))
-    assert capsys.readouterr().err == "note: of its checkpoint, seeds 1, 2 start over\n"
+    trained("grpo", config)
+    found = re.findall(r"going on from sample (\d+)", capsys.readouterr().out)
+    assert len(found) == 2
+    assert int(found[0]) < int(found[1])
 
 
 @pytest.mark.usefixtures("small")
@@ -483,6 +490,8 @@ def test_how_seeds_are_grouped() -> None:
     assert groups_of([1, 2, 3], resumes) == [[1, 2, 3]]
     assert groups_of([0, 2, 3, 5, 6], resumes) == [[0, 2], [5, 6], [3]]
     assert groups_of([8, 9], resumes) == [[8, 9]]
+    of_checkpoints |= {1: [0, 1, 2]}  # two of them went on alone
+    assert groups_of([0, 1, 2, 3], resumes) == [[0], [1, 2], [3]]
 
 
 @pytest.mark.parametrize("fault", ["damaged", "of other settings"])
