@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from manyseeds.cli import NonNegative, PerRow, Positive, PositiveInt, Range
+from manyseeds.cli import Added, NonNegative, OfRow, PerRow, Positive, PositiveInt, Range
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.portable import exp
@@ -85,14 +85,14 @@ class GroupConfig(tasks.TaskConfig):
     """Learning rate of AdamW."""
     temperature: PerRow[Positive] = 1.0
     """Sampling temperature."""
-    kl_coef: PerRow[NonNegative] = 0.0
+    kl_coef: Annotated[NonNegative, OfRow(), Added(0.0)] = 0.0
     """Beta, weight of the KL to the reference policy."""
-    kl_estimator: Literal["k1", "k2", "k3", "corrected"] = "k3"
+    kl_estimator: Annotated[Literal["k1", "k2", "k3", "corrected"], Added("k3")] = "k3"
     """Estimator of the KL (Schulman 2020). corrected: k3 times the ratio to the policy that has
     sampled, whose gradient is the KL's own. That of k1 in the loss is 0 on average."""
-    kl_in: Literal["loss", "reward"] = "loss"
+    kl_in: Annotated[Literal["loss", "reward"], Added("loss")] = "loss"
     """Where the KL is subtracted: from each token's objective, or from the completion's reward."""
-    entropy_coef: PerRow[NonNegative] = 0.0
+    entropy_coef: Annotated[NonNegative, OfRow(), Added(0.0)] = 0.0
     """Weight of an entropy bonus, with the weights of the tokens."""
     format_weight: PerRow[NonNegative] = 0.1
     """Weight of the format reward beside the accuracy reward."""
