@@ -303,7 +303,10 @@ def test_a_data_set_is_passed_through_without_replacement(
     monkeypatch.setattr(sampling, "sample", listen_to_samples)
     monkeypatch.setattr(SeedsRun, "evaluate_if_due", lambda *args: None)
     total = 64 if name == "sft" else 256
-    config = config_of(name, qwen, tmp_path, task=str(path), max_new_tokens=8, total_samples=total)
+    own = {"supervision": "outcome"} if name == "process_grpo" else {}
+    config = config_of(
+        name, qwen, tmp_path, task=str(path), max_new_tokens=8, total_samples=total, **own
+    )
     METHODS[name].train(config, SeedsRun(config, [0]))
     N = len(task.trained)
     passes = [drawn[i : i + N] for i in range(0, len(drawn), N)]
