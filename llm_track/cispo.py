@@ -90,7 +90,7 @@ class Config(GroupConfig):
 PRESETS = {
     "addition": Preset(
         {},
-        source="the defaults: GRPO's",
+        source="the defaults: GRPO's; not searched",
     ),
     **dict.fromkeys(
         ("mixed", "countdown", "rambling", "checking"), Preset({}, source="addition's")

@@ -3,7 +3,7 @@
     python llm_track/reinforce_pp.py --task addition
 
 PPO's clip without a critic and without groups: advantages are normalised over the whole batch, not
-within each prompt, whose few samples make a poor and biased deviation (sec. 3).
+within each prompt, whose few samples make a poor and biased deviation (eqs. 8 to 10).
 
     J(theta) = E[ 1 / (sum_i |o_i|) sum_i sum_t min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps, 1 + eps)
                   A_{i,t}) ]
@@ -27,15 +27,15 @@ Implementation details, and where defaults leave the paper:
     completions.
  3. The KL in the reward is that of the tokens that a token can still change: those from it on. It
     is k1.
- 4. The deviation is the population's; 1e-8 is added to the variance (as OpenRLHF). Where all
+ 4. The deviation is the population's; 1e-8 is added to the variance. Where all
     returns of a batch are equal, advantages are exactly 0.
- 5. The mean is over all tokens of a minibatch (as OpenRLHF).
+ 5. The mean is over all tokens of a minibatch.
  6. One pass over the samples in four minibatches.
  7. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is
     divided into micro-batches and processes does not matter.
  8. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16:
     there they differ from a forward pass's by up to 0.6, and are recomputed.
- 9. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 5e-7), no
+ 9. AdamW without weight decay, learning rate 3e-4 for the tiny model, no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
     Adam would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training.
@@ -116,7 +116,7 @@ class Config(GroupConfig):
 PRESETS = {
     "addition": Preset(
         {},
-        source="the defaults: GRPO's rates; beta as in the paper's code",
+        source="the defaults: GRPO's rates, and a small beta; not searched",
     ),
     **dict.fromkeys(
         ("mixed", "countdown", "rambling", "checking"), Preset({}, source="addition's")
