@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import rows
+from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
     cispo,
     dapo,
@@ -40,6 +41,7 @@ from manyseeds.record import RunFolder, is_finished, part_name, read_json
 from manyseeds.runs import language_seeds
 from manyseeds.runs.checkpoints import CHECKPOINT
 from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_configurations import train_configurations
 from manyseeds.runs.language_seeds import SeedsRun, groups_of
 from manyseeds.runs.parallel import Processes
 from tests.random_models import make_model, make_teacher, new_model
@@ -583,3 +585,24 @@ def test_a_row_has_the_bits_that_its_hyperparameters_have_alone(
     alone = torch.cat([trained_by(configs[0], [4]), trained_by(configs[1], [4, 5])])
     assert torch.equal(batch, alone)
     assert not torch.equal(batch[0], batch[1])
+
+
+@pytest.mark.usefixtures("small")
+def test_configurations_are_trained_as_rows(folder: str, tmp_path: Path) -> None:
+    """Three, of which one is of another structure, in batches of at most four rows."""
+    configs = [
+        config_of("grpo", folder, tmp_path, **settings)
+        for settings in ({"learning_rate": 1e-3}, {"kl_coef": 0.0}, {"learning_rate": 1e-2})
+    ]
+    found = train_configurations(grpo.train, configs, [5, 2], rows=4)
+    assert found["configuration"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert found["seed"].tolist() == [5, 2] * 3
+    assert found["diverged"].isna().all()
+    alone = train_configurations(grpo.train, configs[2:], [2], rows=1)
+    columns = [name for name in alone if name not in ("configuration", "seconds")]
+    pd.testing.assert_frame_equal(
+        found.loc[[5], columns].reset_index(drop=True), alone[columns], check_exact=True
+    )
+    other = replace(configs[0], lora_rank=2)
+    with pytest.raises(UsageError, match="is no small Llama, whose rows are one batch"):
+        train_configurations(grpo.train, [other], [0])
