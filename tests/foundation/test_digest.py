@@ -653,7 +653,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "llm_track/sft.py": [  # the demonstrations of tiny, those of another task, a default
         ('{"total_samples": 3_200', '{"total_samples": 3', LANGUAGE),
         ('"mixed": Preset({', '"mixed": Preset({"x": 1, ', set()),
-        ("learning_rate: Positive = 3e-3", "learning_rate: Positive = 2e-3", LANGUAGE),
+        ("PerRow[Positive] = 3e-3", "PerRow[Positive] = 2e-3", LANGUAGE),
     ],
     "llm_track/tasks.py": [
         ("class Countdown(", "class Counting(", set()),
