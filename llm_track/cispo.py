@@ -35,9 +35,9 @@ Implementation details, and where defaults leave the paper:
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; of
 its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
-reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios above the bound), clip_low (0)
-and clip_high (those of a positive advantage, whose gradient is kept smaller), approx_kl (k3 to
-pi_old); all_solved and all_failed, the shares of groups without a signal.
+reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios above the bound), clip_low (0) and
+clip_high (those of a positive advantage; weights of negative ones are cut as well), approx_kl (k3
+to pi_old); all_solved and all_failed, the shares of groups without a signal.
 """
 
 from __future__ import annotations

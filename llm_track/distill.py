@@ -52,6 +52,7 @@ import torch
 from torch import Tensor
 
 from manyseeds.cli import PerRow, Positive, PositiveInt, Preset
+from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_teacher
@@ -96,6 +97,8 @@ class Config(tasks.TaskConfig):
     def check(self) -> None:
         super().check()
         check_batch(self)
+        if not self.teacher:
+            raise UsageError("--teacher '': must name a teacher")
 
 
 PRESETS = dict.fromkeys(

@@ -58,6 +58,7 @@ from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
     Batch,
     GroupConfig,
+    at_every_token,
     clip_bounds,
     collect,
     kl_of_rewards,
@@ -122,7 +123,8 @@ def token_weights(mask: Tensor, samples: int) -> Tensor:
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """The geometric mean of pi_theta / pi_old over the completion, at each token, [S, B, T]."""
     logs = ((logprobs - batch.logprobs) * batch.mask).cumsum(-1)[..., -1:]
-    return exp(logs / batch.lengths.clamp(min=1).unsqueeze(-1)).expand_as(logprobs)
+    mean = logs / batch.lengths.clamp(min=1).unsqueeze(-1)
+    return at_every_token(exp(mean), logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, low: Row, high: Row) -> Tensor:

@@ -239,7 +239,7 @@ def load_model(
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
     model = prepare(model, config, device)
-    check_padding(config, model, tokenizer)
+    check_padding(config, model, tokenizer, f"--model {config.model}")
     return model, tokenizer
 
 
@@ -275,6 +275,24 @@ def check_tokens(name: str, config: LanguageConfig, own: Any, policy: Any) -> No
         raise UsageError(f"--teacher {name}: its tokens are not those of --model {config.model}")
 
 
+def check_teacher(config: Any, architecture: Any, own: Any, of_policy: Any, tokenizer: Any) -> None:
+    """A teacher has a head for tokens, reads the policy's, and as many of them; raises UsageError.
+
+    architecture, own: its config of transformers and its tokenizer; of_policy, tokenizer: those of
+    `--model`.
+    """
+    if trained_head(architecture):
+        raise UsageError(f"--teacher {config.teacher}: is a reward model")
+    check_tokens(config.teacher, config, own, tokenizer)
+    contexts = (getattr(x, "max_position_embeddings", None) for x in (architecture, of_policy))
+    theirs, ours = (x or math.inf for x in contexts)
+    if theirs < ours:
+        raise UsageError(
+            f"--teacher {config.teacher}: its context is {theirs} tokens, that of --model "
+            f"{config.model} {ours}"
+        )
+
+
 def load_teacher(config: Any, device: torch.device, processes: Processes) -> Any:
     """The model of `--teacher`, which reads the tokens of `--model`."""
     from transformers import AutoModelForCausalLM
@@ -283,7 +301,9 @@ def load_teacher(config: Any, device: torch.device, processes: Processes) -> Any
     model, own = read(path, AutoModelForCausalLM, "--teacher")
     policy = read_tokenizer(find(config.model, config, processes), "--model")
     check_tokens(config.teacher, config, own, policy)
-    return prepare(model.to(device), config, device)
+    model = prepare(model.to(device), config, device)
+    check_padding(config, model, policy, f"--teacher {config.teacher}")
+    return model
 
 
 def check_reward_model(
@@ -474,7 +494,7 @@ def completion_tokens(config: LanguageConfig) -> int:
 
 
 @torch.no_grad()
-def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
+def check_padding(config: LanguageConfig, model: Any, tokenizer: Any, what: str) -> None:
     """Prompts are padded on the left, which must not change what follows; raises UsageError.
 
     It does for RoBERTa and its relatives: their positions begin after the padding token's id and
@@ -494,7 +514,7 @@ def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
     ).logits
     if (padded - alone).abs().max() > TOLERANCE * alone.std():
         raise UsageError(
-            f"--model {config.model}: a {model.config.model_type} model computes other "
+            f"{what}: a {model.config.model_type} model computes other "
             "log-probabilities for a prompt that is padded on the left, as in a batch"
         )
 
@@ -520,8 +540,10 @@ def check_request(config: Any) -> None:
     width = getattr(architecture.get_text_config(), "hidden_size", math.inf)
     if config.lora_rank > width:
         raise UsageError(f"--lora-rank {config.lora_rank}: must be at most the width, {width}")
+    if trained_head(architecture):
+        raise UsageError(f"--model {config.model}: is a reward model; use --reward-model")
     if getattr(config, "teacher", ""):
-        check_tokens(config.teacher, config, looked_at(config.teacher, "--teacher")[1], tokenizer)
+        check_teacher(config, *looked_at(config.teacher, "--teacher"), architecture, tokenizer)
     if getattr(config, "reward_model", ""):
         what = config.reward_model, "--reward-model"
         if config.reward_model not in tasks.MADE:

@@ -20,7 +20,8 @@ Implementation details:
  2. A group whose rewards are all equal has advantages of exactly 0, not rounding noise.
  3. The reward model learns from the policy's graded samples, a tenth of them old, at the policy's
     learning rate (the paper's replay).
- 4. What is not learned is a reward of steps: the paper trains a model for it.
+ 4. With `--kl-in reward` the KL of the whole completion is in the reward of its last step.
+ 5. What is not learned is a reward of steps: the paper trains a model for it.
 
 Logged per step: as grpo.py.
 """

@@ -11,10 +11,10 @@ within each prompt, whose few samples make a poor and biased deviation (eqs. 8 t
     A_{i,t} = (B_{i,t} - mean(B)) / std(B)                        over all tokens of the batch
 
     B_{i,t} = R_i - beta sum_{u >= t} log(pi_old(o_{i,u}) / pi_ref(o_{i,u}))   without a baseline
-    B_{i,t} = R_i - mean(R of the group)                                       --baseline group
+    B_{i,t} = R_i - mean(R of the group) - the same                            --baseline group
 
-With `--baseline group` ("REINFORCE++-baseline") the KL is k2 in the loss, whose gradient is the
-KL's: `--group-size 8 --prompts 32 --kl-estimator k2 --kl-in loss`.
+The paper's "REINFORCE++-baseline" has k2 in the loss instead, whose gradient is the KL's:
+`--baseline group --group-size 8 --prompts 32 --kl-estimator k2 --kl-in loss`.
 
 `diff llm_track/grpo.py llm_track/reinforce_pp.py` shows the method.
 
@@ -27,8 +27,8 @@ Implementation details, and where defaults leave the paper:
     completions.
  3. The KL in the reward is that of the tokens that a token can still change: those from it on. It
     is k1.
- 4. The deviation is the population's; 1e-8 is added to the variance. Where all
-    returns of a batch are equal, advantages are exactly 0.
+ 4. The deviation is the population's; 1e-8 is added to the variance (OpenRLHF: its least value).
+    Where all returns of a batch are equal, advantages are exactly 0.
  5. The mean is over all tokens of a minibatch.
  6. One pass over the samples in four minibatches.
  7. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is

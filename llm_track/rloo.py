@@ -13,8 +13,8 @@ group (Kool et al. 2019), which leaves the gradient unbiased:
 
     R_i = reward - beta sum_t log(pi_old(o_{i,t}) / pi_ref(o_{i,t}))    the KL is in the reward
 
-Where every sample is used once, r_i = 1, and this is REINFORCE. `diff llm_track/dr_grpo.py
-llm_track/rloo.py` shows the method: no token has a ratio of its own.
+In the first minibatch r_i = 1, and with `--minibatches 1` this is REINFORCE. `diff
+llm_track/dr_grpo.py llm_track/rloo.py` shows the method: no token has a ratio of its own.
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
@@ -58,6 +58,7 @@ from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
     Batch,
     GroupConfig,
+    at_every_token,
     clip_bounds,
     collect,
     kl_of_rewards,
@@ -76,6 +77,7 @@ from manyseeds.rows import Row, broadcast, used
 from manyseeds.runs.language_seeds import SeedsRun, main
 
 MAX_GRAD_NORM = 1.0
+LARGEST = 80.0  # log of a ratio, of which a float32 can hold the exponential
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ def token_weights(mask: Tensor, samples: int) -> Tensor:
 def ratio_of(logprobs: Tensor, batch: Batch) -> Tensor:
     """pi_theta / pi_old of the whole completion, at each of its tokens, [S, B, T]."""
     logs = ((logprobs - batch.logprobs) * batch.mask).cumsum(-1)[..., -1:]
-    return exp(logs).expand_as(logprobs)
+    return at_every_token(exp(logs.clamp(max=LARGEST)), logprobs)
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, low: Row, high: Row) -> Tensor:

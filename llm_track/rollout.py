@@ -91,7 +91,8 @@ class GroupConfig(tasks.TaskConfig):
     """Estimator of the KL (Schulman 2020). corrected: k3 times the ratio to the policy that has
     sampled, whose gradient is the KL's own. That of k1 in the loss is 0 on average."""
     kl_in: Annotated[Literal["loss", "reward"], Added("loss")] = "loss"
-    """Where the KL is subtracted: from each token's objective, or from the completion's reward."""
+    """Where the KL is subtracted: from each token's objective, or from the completion's reward.
+    What divides the rewards of a group divides it, too."""
     entropy_coef: Annotated[NonNegative, OfRow(), Added(0.0)] = 0.0
     """Weight of an entropy bonus, with the weights of the tokens."""
     format_weight: PerRow[NonNegative] = 0.1
@@ -236,6 +237,12 @@ def clip_bounds(config: Any) -> tuple[Row, Row]:
         return -math.inf, math.inf
     high = getattr(config, "clip_range_high", 0.0)
     return 1 - config.clip_range, 1 + (high if used(high) else config.clip_range)
+
+
+def at_every_token(x: Tensor, like: Tensor) -> Tensor:
+    """x [S, B, 1] at each of T tokens, [S, B, T]; unlike those of expand, gradients are added up
+    token after token, so that more padding changes no bit."""
+    return pad(x, (0, like.shape[-1] - 1)).cumsum(-1)
 
 
 def tokens_of(batch: Rollout, rows: Tensor, run: SeedsRun) -> Tensor:

@@ -40,8 +40,6 @@ def refuse_settings() -> None:
         raise UsageError(f"accelerate: --mixed_precision {precision}: use --dtype of the script")
     if os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
         raise UsageError("accelerate: --dynamo_backend is not done here; TRL does it")
-    if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
-        raise UsageError("accelerate: --gradient_accumulation_steps: use --micro-batch-size")
 
 
 class Processes:

@@ -129,10 +129,28 @@ def test_a_teacher_reads_the_tokens_of_its_student(tmp_path: Path) -> None:
     config = config_of(student, str(tmp_path / "other"))
     with pytest.raises(UsageError, match=r"--teacher .*: its tokens are not those of --model"):
         config.check_request()
-    with pytest.raises(UsageError, match="--teacher tiny-reward: is a reward model"):
+    with pytest.raises(UsageError, match=r"--teacher tiny-reward: is a reward model"):
         config_of(student, tasks.REWARD)
-    with pytest.raises(UsageError, match="--teacher /no/such: there is no such folder"):
+    with pytest.raises(UsageError, match=r"--teacher /no/such: there is no such folder"):
         config_of(student, "/no/such").check_request()
+
+
+def test_a_teacher_can_teach(tmp_path: Path) -> None:
+    """No reward model, whose head for tokens would be random; none of a shorter context."""
+    student, _ = folders(tmp_path)
+    judge = make_model("reward model", tmp_path / "judge")
+    with pytest.raises(UsageError, match=r"--teacher .*judge: is a reward model"):
+        config_of(student, judge).check_request()
+    with pytest.raises(UsageError, match=r"--model .*judge: is a reward model; use --reward-model"):
+        config_of(judge, student).check_request()
+    short = make_model("qwen2", tmp_path / "short")
+    with pytest.raises(UsageError, match=r"--teacher .*short: its context is 128 tokens, that of"):
+        config_of(student, short).check_request()
+    other = make_model("roberta", tmp_path / "other")
+    config = config_of(short, other)
+    run = SeedsRun(config, [0])
+    with pytest.raises(UsageError, match=r"--teacher .*other: a roberta model computes other"):
+        load_teacher(config, load_policy(config, run), run)
 
 
 @pytest.mark.slow

@@ -512,6 +512,7 @@ def test_two_processes_train_what_one_does(
         ("process_grpo", "--iterations 2 --lora-rank 4", "--iterations:"),
         ("reinforce_pp", "--baseline group", "--baseline group: needs --group-size 2"),
         ("distill", "--teacher tiny-reward", "--teacher tiny-reward: is a reward model"),
+        ("distill", "--teacher ''", "--teacher '': must name a teacher"),
         ("distill", "--teacher /no/x", "--teacher /no/x: there is no such folder"),
         ("rloo", "--kl-estimator k4", "--kl-estimator"),
         ("dapo", "--overlong-cache 33", "--overlong-cache 33: completions have 32 tokens"),
@@ -1027,13 +1028,12 @@ def test_models_of_ours_keep_their_rates(model: Path, capsys: pytest.CaptureFixt
         ("ACCELERATE_USE_MEGATRON_LM", "1", "accelerate: Megatron-LM is not done here"),
         ("ACCELERATE_MIXED_PRECISION", "bf16", "accelerate: --mixed_precision bf16: use --dtype"),
         ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "accelerate: --dynamo_backend is not done"),
-        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "accelerate: --gradient_accumulation"),
     ],
 )
 def test_settings_of_accelerate_that_nothing_heeds_are_refused(
     name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO", "GRADIENT_ACCUMULATION_STEPS": "1"}
+    usual = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO"}
     for key, x in usual.items():
         monkeypatch.setenv(f"ACCELERATE_{key}", x)
     Processes()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -606,3 +607,29 @@ def test_configurations_are_trained_as_rows(folder: str, tmp_path: Path) -> None
     other = replace(configs[0], lora_rank=2)
     with pytest.raises(UsageError, match="is no small Llama, whose rows are one batch"):
         train_configurations(grpo.train, [other], [0])
+
+
+@pytest.mark.parametrize("module", [rloo, gspo], ids=["rloo", "gspo"])
+def test_more_padding_changes_no_bit_of_a_completion_s_ratio(
+    module: Any,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 23, (1, 64), generator=generator)
+    drawn = 0.1 * torch.randn(2, 1, 64, 22, generator=generator)
+    advantages = torch.randn(1, 64, 1, generator=generator).expand(1, 64, 22)
+
+    def gradient(width: int) -> Tensor:
+        more = (0, width - 22)
+        mask = torch.arange(width) < lengths.unsqueeze(-1)
+        old, new = (torch.nn.functional.pad(x, more) * mask for x in drawn)
+        known = {"logprobs": old, "reference": old, "mask": mask, "lengths": lengths}
+        part = SimpleNamespace(**known, advantages=torch.nn.functional.pad(advantages, more))
+        leaf = new.clone().requires_grad_()
+        weights = module.token_weights(mask, 64)
+        (loss,) = module.policy_loss(leaf, torch.zeros_like(leaf), part, weights, module.Config())
+        return torch.autograd.grad(loss, leaf)[0][..., :22]
+
+    expected = gradient(22)
+    assert expected.abs().max() > 1e-4
+    for width in (23, 26, 32, 47):
+        assert torch.equal(gradient(width), expected)
