@@ -89,10 +89,9 @@ class Config(GroupConfig):
     kl_coef: PerRow[NonNegative] = 0.04
     """Beta, weight of the KL to the reference policy."""
     kl_estimator: Literal["k1", "k2", "k3", "corrected"] = "k1"
-    """Estimator of the KL (Schulman 2020). corrected: k3 times the ratio to the policy that has
-    sampled, whose gradient is the KL's own. That of k1 in the loss is 0 on average."""
+    """Estimator of the KL. corrected: k3 times the ratio, whose gradient is the KL's."""
     kl_in: Literal["loss", "reward"] = "reward"
-    """Where the KL is subtracted: from each token's objective, or from the completion's reward."""
+    """Where the KL is subtracted. loss: from the objective. reward: before any division."""
 
 
 PRESETS = {

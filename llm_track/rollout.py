@@ -88,11 +88,9 @@ class GroupConfig(tasks.TaskConfig):
     kl_coef: Annotated[NonNegative, OfRow(), Added(0.0)] = 0.0
     """Beta, weight of the KL to the reference policy."""
     kl_estimator: Annotated[Literal["k1", "k2", "k3", "corrected"], Added("k3")] = "k3"
-    """Estimator of the KL (Schulman 2020). corrected: k3 times the ratio to the policy that has
-    sampled, whose gradient is the KL's own. That of k1 in the loss is 0 on average."""
+    """Estimator of the KL. corrected: k3 times the ratio, whose gradient is the KL's."""
     kl_in: Annotated[Literal["loss", "reward"], Added("loss")] = "loss"
-    """Where the KL is subtracted: from each token's objective, or from the completion's reward.
-    What divides the rewards of a group divides it, too."""
+    """Where the KL is subtracted. loss: from the objective. reward: before any division."""
     entropy_coef: Annotated[NonNegative, OfRow(), Added(0.0)] = 0.0
     """Weight of an entropy bonus, with the weights of the tokens."""
     format_weight: PerRow[NonNegative] = 0.1

@@ -310,13 +310,15 @@ def hints_of(config_class: type) -> Mapping[str, Any]:
 def field_marks(config_class: type) -> dict[str, tuple[Any, ...]]:
     """What each field of a Config is annotated with besides its type, also in its base classes."""
     marks: dict[str, tuple[Any, ...]] = {f.name: () for f in dataclasses.fields(config_class)}
+    declared = set[str]()  # by a class that comes from the present one
     for base in config_class.__mro__:
         hints = hints_of(base)
         for name in inspect.get_annotations(base):
             for mark in getattr(hints[name], "__metadata__", ()) if name in marks else ():
-                # Of a field that a subclass declares anew, its own value of before.
-                if not (isinstance(mark, Added) and any(isinstance(x, Added) for x in marks[name])):
+                # Whether a field that is declared anew was added later is said there.
+                if not (isinstance(mark, Added) and name in declared):
                     marks[name] += (mark,)
+        declared |= inspect.get_annotations(base).keys()
     return marks
 
 

@@ -193,7 +193,8 @@ def test_every_script_explains_itself_from_anywhere(helps: dict[str, str]) -> No
             for env in module.PRESETS:
                 assert env in printed
         lines = printed.splitlines()
-        most = 66 if script == "algos/rainbow.py" else 60  # it has six parts
+        # Rainbow has six parts; DAPO has five of its own besides the flags of all.
+        most = {"algos/rainbow.py": 66, "llm_track/dapo.py": 61}.get(script, 60)
         assert len(lines) <= most, script
         assert all(len(line) <= 100 for line in lines), script
 
