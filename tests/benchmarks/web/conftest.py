@@ -31,7 +31,7 @@ PENDULUM = "Pendulum-v1"
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 
 PUBLISHED = (  # runs of other kinds, and measurements
-    "runs/addition/grpo/d7ba9c22",
+    "runs/addition/grpo/48b4da42",
     "runs/addition/dapo/9fff7511",
     "runs/Gridworld-v0/policy_iteration",
     "runs/Gridworld-v0/value_iteration",
@@ -57,7 +57,7 @@ def plant_store(results: Path) -> None:
         else:
             shutil.copy(source, target)
     both = {"completion": HOSTILE, "prompt": HOSTILE}
-    part = results / "runs/addition/grpo/d7ba9c22/seeds-000-000"
+    part = results / "runs/addition/grpo/48b4da42/seeds-000-000"
     rewrite(part, "transcripts.json", lambda rows: [{**row, **both} for row in rows])
     stored = read_json(results / grpo.FILE)
     group = copy.deepcopy(stored["groups"]["mixed"])
