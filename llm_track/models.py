@@ -269,10 +269,13 @@ def load_scalar(
     return prepare(model.to(device), config, device)
 
 
-def check_tokens(name: str, config: LanguageConfig, own: Any, policy: Any) -> None:
-    """A teacher reads the policy's tokens; raises UsageError. own, policy: tokenizers."""
+def check_tokens(what: str, config: LanguageConfig, own: Any, policy: Any) -> None:
+    """Another model reads the policy's tokens; raises UsageError. own, policy: tokenizers.
+
+    what: its flag and its name.
+    """
     if own.get_vocab() != policy.get_vocab():
-        raise UsageError(f"--teacher {name}: its tokens are not those of --model {config.model}")
+        raise UsageError(f"{what}: its tokens are not those of --model {config.model}")
 
 
 def check_teacher(config: Any, architecture: Any, own: Any, of_policy: Any, tokenizer: Any) -> None:
@@ -283,7 +286,7 @@ def check_teacher(config: Any, architecture: Any, own: Any, of_policy: Any, toke
     """
     if trained_head(architecture):
         raise UsageError(f"--teacher {config.teacher}: is a reward model")
-    check_tokens(config.teacher, config, own, tokenizer)
+    check_tokens(f"--teacher {config.teacher}", config, own, tokenizer)
     contexts = (getattr(x, "max_position_embeddings", None) for x in (architecture, of_policy))
     theirs, ours = (x or math.inf for x in contexts)
     if theirs < ours:
@@ -300,7 +303,7 @@ def load_teacher(config: Any, device: torch.device, processes: Processes) -> Any
     path = find(config.teacher, config, processes, what="--teacher")
     model, own = read(path, AutoModelForCausalLM, "--teacher")
     policy = read_tokenizer(find(config.model, config, processes), "--model")
-    check_tokens(config.teacher, config, own, policy)
+    check_tokens(f"--teacher {config.teacher}", config, own, policy)
     model = prepare(model.to(device), config, device)
     check_padding(config, model, policy, f"--teacher {config.teacher}")
     return model
@@ -313,8 +316,7 @@ def check_reward_model(
 
     architecture, own: its config of transformers and its tokenizer. policy: that of `--model`.
     """
-    if own.get_vocab() != policy.get_vocab():
-        raise UsageError(f"{what} {name}: its tokens are not those of --model {config.model}")
+    check_tokens(f"{what} {name}", config, own, policy)
     if what == "--reward-model" and not trained_head(architecture):
         raise UsageError(f"{what} {name}: has no scalar head; see llm_track/reward_model.py")
 
@@ -550,8 +552,8 @@ def check_request(config: Any) -> None:
             check_reward_model(what[0], config, *looked_at(*what), tokenizer, what[1])
         elif config.reward_model != tasks.REWARD:
             raise UsageError(f"--reward-model {what[0]}: is no reward model; {tasks.REWARD} is one")
-        elif tokenizer.get_vocab() != tiny_tokenizer().get_vocab():
-            raise UsageError(f"--reward-model {what[0]}: its tokens are not those of --model")
+        else:
+            check_tokens(f"--reward-model {what[0]}", config, tiny_tokenizer(), tokenizer)
     task = tasks.make(config.task, config.grader)
     rows: dict[Any, Sequence[str]] = {row: () for row in rows_of(task)}
     try:

@@ -240,7 +240,7 @@ class HubModel(Kept):
 
     def logprobs(self, rollout: Rollout, temperature: float) -> Tensor:
         """As SeedModel's, of a micro-batch."""
-        return sampling.logprobs(self.model, samples_of(rollout), temperature).unsqueeze(0)
+        return self.outputs(rollout, temperature, entropy=False)[0]
 
     def scalars(self, rollout: Rollout) -> Tensor:
         """As SeedModel's; without gradients in micro-batches."""
@@ -376,7 +376,9 @@ def load_teacher(config: Any, policy: AnyModel, run: Any) -> Any:
     """What `--teacher` names, for all seeds of a run, without gradients."""
     teacher = models.load_teacher(config, run.device, run.processes)
     if isinstance(policy, SeedModel):
-        return SeedModel.of_models([teacher] * len(run.seeds), policy.tokenizer).frozen()
+        taught = SeedModel.of_models([teacher] * len(run.seeds), policy.tokenizer)
+        taught.llama.requires_grad_(False)
+        return taught
     return HubModel(teacher, policy.tokenizer, config, run.processes).frozen()
 
 

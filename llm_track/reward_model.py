@@ -60,7 +60,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ SEED = 2203_02155  # of the held-out pairs, for every seed the same
 class Config(tasks.TaskConfig):
     """Reward model."""
 
-    RATES = {"learning_rate": (1e-5, 1e-4)}  # noqa: RUF012
+    RATES: ClassVar = {"learning_rate": (1e-5, 1e-4)}
 
     preferences: str = ""
     """JSONL file of preferences ('': the model's own samples). Each row has prompt, chosen and

@@ -63,7 +63,7 @@ from manyseeds.command import parse
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -74,14 +74,16 @@ from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
 from manyseeds.llm_track.rollout import (
+    OF_TOKENS,
     Rollout,
     check_batch,
+    check_rewards,
     clip_bounds,
     collect,
-    kl,
     mean_of_updates,
     minibatches,
     moments,
+    of_tokens,
     rewards_of,
     sample_metrics,
     tokens_of,
@@ -99,7 +101,7 @@ MAX_GRAD_NORM = 1.0
 class Config(tasks.TaskConfig):
     """PPO of a language model."""
 
-    RATES = {"learning_rate": (1e-6, 1e-5), "critic_learning_rate": (1e-5, 1e-5)}  # noqa: RUF012
+    RATES: ClassVar = {"learning_rate": (1e-6, 1e-5), "critic_learning_rate": (1e-5, 1e-5)}
 
     prompts: PositiveInt = 256
     """K, prompts per step."""
@@ -139,6 +141,7 @@ class Config(tasks.TaskConfig):
     def check(self) -> None:
         super().check()
         check_batch(self)
+        check_rewards(self)
 
 
 # Our own search on addition with earlier tiny models, 12,800 samples, one seed (100), 2 passes in 4
@@ -281,7 +284,6 @@ def update(
     """One gradient step of policy and critic on some rows of each seed, [S, M]; returns metrics,
     [S] each."""
     tokens = tokens_of(batch, rows, run)
-    low, high = clip_bounds(config)
     sums = torch.zeros(8, len(rows), device=run.device)
     for part in policy.parts(batch, rows):
         logprobs = policy.logprobs(part, config.temperature)
@@ -292,24 +294,13 @@ def update(
         losses = of_policy + broadcast(config.value_coef, of_critic) * of_critic
         losses.sum().backward()
         with torch.no_grad():
-            ratio = ratio_of(logprobs, part)
-            below, above = ratio < broadcast(low, ratio), ratio > broadcast(high, ratio)
-            of_tokens = (
-                kl(logprobs, part.reference),
-                below | above,
-                below & (part.advantages < 0),
-                above & (part.advantages > 0),
-                kl(part.logprobs, logprobs),
-            )
-            means = (total(weights * x) for x in of_tokens)
+            each = of_tokens(logprobs, ratio_of(logprobs, part), part, *clip_bounds(config))
+            means = (total(weights * x) for x in each)
             sums += torch.stack([losses, of_policy, of_critic, *means])
     grad_norm, critic_grad_norm = (
         optimizer.step(lr, MAX_GRAD_NORM) for optimizer, lr in zip(optimizers, rates, strict=True)
     )
-    names = (
-        "loss", "policy_loss", "value_loss",
-        "kl", "clipfrac", "clip_low", "clip_high", "approx_kl",
-    )  # fmt: skip
+    names = ("loss", "policy_loss", "value_loss", *OF_TOKENS)
     metrics = dict(zip(names, run.processes.sum(sums), strict=True))
     return {**metrics, "grad_norm": grad_norm, "critic_grad_norm": critic_grad_norm}
 

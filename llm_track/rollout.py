@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from manyseeds.cli import Added, NonNegative, OfRow, PerRow, Positive, PositiveInt, Range
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
-from manyseeds.portable import exp
+from manyseeds.portable import exp, sqrt
 from manyseeds.rows import Row, broadcast, used
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class GroupConfig(tasks.TaskConfig):
     def check(self) -> None:
         super().check()
         check_batch(self)
+        check_rewards(self)
 
 
 def check_batch(config: Any) -> None:
@@ -112,7 +113,11 @@ def check_batch(config: Any) -> None:
             f"--minibatches {config.minibatches}: there are only "
             f"{config.prompts * config.group_size} samples per step"
         )
-    if not getattr(config, "rules", True) and not config.reward_model:
+
+
+def check_rewards(config: Any) -> None:
+    """There must be one; raises UsageError."""
+    if not config.rules and not config.reward_model:
         raise UsageError("--no-rules: then there must be a --reward-model")
 
 
@@ -261,9 +266,7 @@ def whiten(x: Tensor, mask: Tensor, processes: Processes) -> Tensor:
     """Numbers [S, B, T] with mean 0 and variance 1 over each seed's tokens of all processes; 0
     where they are all equal, not rounding noise."""
     mean, variance = moments(x, mask, processes)
-    # Rounded once; of MKL's square root the last bit depends on the CPU.
-    std = torch.tensor([math.sqrt(v + 1e-8) for v in variance.tolist()], device=x.device)
-    mean, std = mean.view(-1, 1, 1), std.to(x.dtype).view(-1, 1, 1)
+    mean, std = (each.view(-1, 1, 1) for each in (mean, sqrt(variance.double() + 1e-8).to(x)))
     bounds = torch.stack(
         [x.where(mask, -torch.inf).amax((1, 2)), (-x).where(mask, -torch.inf).amax((1, 2))]
     )
@@ -314,25 +317,28 @@ def regularizer(logprobs: Tensor, entropy: Tensor, batch: Batch, config: GroupCo
 OF_TOKENS = ("kl", "clipfrac", "clip_low", "clip_high", "approx_kl")
 
 
-@torch.no_grad()
-def token_sums(
-    losses: Tensor, logprobs: Tensor, ratio: Tensor, part: Batch, mask: Tensor,
-    low: Row, high: Row,
-) -> Tensor:  # fmt: skip
-    """A part's losses, tokens and sums of OF_TOKENS, [7, S], for `means_of`.
-
-    low, high: the bounds of the ratio, outside of which the clip may act.
-    """
+def of_tokens(
+    logprobs: Tensor, ratio: Tensor, part: Any, low: Row, high: Row
+) -> tuple[Tensor, ...]:
+    """OF_TOKENS of each token, [S, B, T]; low, high: outside of which ratios the clip may act."""
     below, above = ratio < broadcast(low, ratio), ratio > broadcast(high, ratio)
-    of_tokens = (
-        torch.ones_like(logprobs),
+    return (
         kl(logprobs, part.reference),
         below | above,
         below & (part.advantages < 0),
         above & (part.advantages > 0),
         kl(part.logprobs, logprobs),
     )
-    return torch.stack([losses, *(total(mask * x) for x in of_tokens)])
+
+
+@torch.no_grad()
+def token_sums(
+    losses: Tensor, logprobs: Tensor, ratio: Tensor, part: Batch, mask: Tensor,
+    low: Row, high: Row,
+) -> Tensor:  # fmt: skip
+    """A part's losses, tokens and sums of OF_TOKENS, [7, S], for `means_of`."""
+    counted = (torch.ones_like(logprobs), *of_tokens(logprobs, ratio, part, low, high))
+    return torch.stack([losses, *(total(mask * x) for x in counted)])
 
 
 def means_of(sums: Tensor) -> dict[str, Tensor]:

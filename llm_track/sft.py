@@ -33,7 +33,7 @@ from manyseeds.command import parse
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ MAX_GRAD_NORM = 1.0
 class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
-    RATES = {"learning_rate": (2e-5, 2e-4)}  # noqa: RUF012  # TRL's
+    RATES: ClassVar = {"learning_rate": (2e-5, 2e-4)}  # TRL's
 
     model: str = "tiny-base"
     """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,

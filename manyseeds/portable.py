@@ -2,7 +2,7 @@
 
 PyTorch and NumPy add the numbers of a sum, and LAPACK those of a solution, in an order that depends
 on the CPU's vectors, on the number of threads and on the build; `pow` is as exact as the C library,
-and `exp` is MKL's, which has other bits for other instructions.
+and `exp` and `sqrt` are MKL's, which have other bits for other instructions.
 What stands here adds, multiplies and divides one number after the other, in an order that the code
 says. Elementwise operations, comparisons and sums of integers are exact or rounded once anywhere.
 """
@@ -45,6 +45,12 @@ def exp(x: Tensor) -> Tensor:
 def logsigmoid(x: Tensor) -> Tensor:
     """log(1 / (1 + e^-x)) of each number, likewise."""
     return _LogSigmoid.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """The square root of each number of a small float64 tensor, rounded once."""
+    roots = [math.sqrt(v) for v in x.flatten().tolist()]
+    return torch.tensor(roots, dtype=x.dtype, device=x.device).view_as(x)
 
 
 class _Exp(torch.autograd.Function):

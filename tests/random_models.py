@@ -53,9 +53,14 @@ def make_model(kind: str, folder: Path) -> str:
 
 
 def make_teacher(student: str | Path) -> str:
-    """A folder beside a student's with a tiny model of other weights; made once."""
-    from manyseeds.llm_track import models
+    """A folder beside a student's with a tiny model of other weights; made once.
 
+    A student that is no folder has the teacher of its task.
+    """
+    from manyseeds.llm_track import models, tasks
+
+    if not Path(student).is_dir():
+        return tasks.TEACHER
     folder = Path(student).with_name("teacher")
     if not folder.exists():
         model = new_model("tiny")

@@ -191,8 +191,11 @@ def train_language(training: str, way: Way) -> Digests:
     """The digests of a training of language models."""
     algo, _, task = training.removeprefix("llm_track/").partition(" ")
     module = importlib.import_module(f"manyseeds.llm_track.{algo}")
-    small: dict[str, Any] = {"prompts": 4, "group_size": 4, "minibatches": 2, "epochs": 2}
-    small |= {
+    small = {
+        "prompts": 4,
+        "group_size": 4,
+        "minibatches": 2,
+        "epochs": 2,
         "max_new_tokens": 12,
         "total_samples": 64,
         "evaluations": 1,
