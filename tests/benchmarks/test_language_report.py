@@ -92,7 +92,7 @@ def stored(
     chosen = [
         f
         for f in folders
-        if (read_json(f / "config.json")["config"].get("kl_coef", 0) == 0) == free
+        if (read_json(f / "config.json")["config"].get("kl_coef") == 0) == free
     ]
     return [read_json(f / "summary.json")[when][name] for f in chosen]
 

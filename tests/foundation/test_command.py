@@ -82,7 +82,13 @@ def test_a_fault_of_this_project_is_a_traceback() -> None:
         raise RuntimeError("shapes")
 
 
-SLOW_IMPORT = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+# In short steps: a signal that comes just before a sleep begins is heeded only after it.
+SLOW_IMPORT = """
+import time
+print("ready", flush=True)
+for _ in range(600):
+    time.sleep(0.1)
+"""
 
 
 @pytest.mark.parametrize("script", ["benchmarks/website.py", "benchmarks/merge.py"])
