@@ -18,8 +18,9 @@ Shapes: N pairs in a step; T tokens of the longest completion.
 Implementation details, and where defaults leave the paper:
  1. The pairs are the initial model's own samples: of G completions of a training prompt a right one
     and a wrong one by the task's rule, chosen at random; a prompt whose completions are all right,
-    or all wrong, gives none. (The paper: preferences of people or of a larger model; samples of the
-    SFT model, as here, are what its sec. 4 asks for.) `--preferences` reads other pairs.
+    or all wrong, gives none, and a seed without any pair stays the initial model. (The paper:
+    preferences of people or of a larger model; samples of the SFT model, as here, are what its
+    sec. 4 asks for.) `--preferences` reads other pairs.
  2. All pairs are made before the first step; nothing is sampled later. On the axis of samples, the
     completions that were generated are spread evenly over the steps: at the end of a curve as many
     samples were generated as by an RL method, but in its middle all of them already. With
@@ -118,7 +119,7 @@ def generated(config: Config) -> int:
 def make_pairs(
     policy: AnyModel, task: tasks.Task, config: Config, run: SeedsRun
 ) -> list[list[Preference]]:
-    """Pairs of each seed's own completions of training prompts; UsageError where it has none."""
+    """Pairs of each seed's own completions of training prompts; UsageError where none has any."""
     G, T = config.group_size, models.completion_tokens(config)
     mine = run.processes.share(PROMPTS)
     pairs: list[list[Preference]] = [[] for _ in run.seeds]
@@ -132,7 +133,7 @@ def make_pairs(
         graded = grade(policy, task, problems, rollout)
         for own, new, rng in zip(pairs, graded, rngs, strict=True):
             own += tasks.pairs_of(run.processes.gather_lists(new), rng)
-    if not all(pairs):
+    if not any(pairs):
         raise UsageError(
             f"--model {config.model}: of no prompt it has both right and wrong completions among "
             f"{generated(config):,}; there is nothing to compare"
@@ -227,7 +228,8 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         pairs = [[Preference(*pair) for pair in own] for own in state.get("pairs", [])]
         pairs = pairs or make_pairs(policy, task, config, run)
         made, axis = {"pairs": pairs}, generated(config)
-        steps = [-(-config.epochs * len(own) // N) for own in pairs]
+        # A seed without a pair stays what it was: its one step is on nothing.
+        steps = [max(1, -(-config.epochs * len(own) // N)) for own in pairs]
         run.save_if_due(step, policy, optimizer, **made)
     while step < max(steps):
         done = [min(step, n - 1) / n for n in steps]
@@ -235,7 +237,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         lr = torch.tensor(rates, dtype=torch.float64)
         batch = []
         for own, n, one in zip(pairs, steps, run.runs, strict=True):
-            rows = rows_of_step(step, N, len(own), one) if step < n else []
+            rows = rows_of_step(step, N, len(own), one) if own and step < n else []
             batch.append([own[i] for i in rows[run.processes.rank :: run.processes.size]])
         metrics = update(policy, reference, task, optimizer, batch, lr, config, run)
 

@@ -46,7 +46,7 @@ from typing import Any
 
 import torch
 
-from manyseeds.benchmarks.measurements.measure import LearningOnly, measured
+from manyseeds.benchmarks.measurements.measure import SeedsLearningOnly, measured
 from manyseeds.cli import exit_with, from_identity, parse_both, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
@@ -63,7 +63,7 @@ from manyseeds.llm_track import (
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import HubModel
 from manyseeds.process import resolve_device, set_up_process
-from manyseeds.record import RunFolder, part_name
+from manyseeds.record import RunFolder
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import (
     Evaluator,
@@ -186,8 +186,8 @@ class Baseline:
         raise NotImplementedError
 
     @classmethod
-    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        """Everything up to the first step. folder: where TRL may write."""
+    def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
+        """Everything up to the first step. run: of one seed. folder: where TRL may write."""
         raise NotImplementedError
 
 
@@ -206,17 +206,17 @@ class SFTBaseline(Baseline):
         return common_arguments(config) | ordered
 
     @classmethod
-    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
+    def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl, N = library(), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
         source = sft.source_of(config, task, policy, tokenizer)
         hub = HubModel(policy, tokenizer, config, run.processes)
         evaluator = TaskEvaluator(hub, task, config, hub.frozen())
-        steps = math.ceil(config.total_samples / N)
+        steps, one = math.ceil(config.total_samples / N), run.runs[0]
         drawn = (
             tasks.next_problems(
-                source, N, k * N, run, "demonstrations", run.rng("demonstrations", k)
+                source, N, k * N, one, "demonstrations", one.rng("demonstrations", k)
             )
             for k in range(steps)
         )
@@ -225,7 +225,7 @@ class SFTBaseline(Baseline):
         sizes = batches(N, steps, config.micro_batch_size)
         trainer = trl.SFTTrainer(
             policy,
-            trl.SFTConfig(folder, seed=run.seed, **cls.arguments(config), **sizes),
+            trl.SFTConfig(folder, seed=run.seeds[0], **cls.arguments(config), **sizes),
             train_dataset=dataset(
                 input_ids=[prompt + completion for prompt, completion in rows],
                 labels=[[-100] * len(prompt) + completion for prompt, completion in rows],
@@ -247,7 +247,7 @@ class RewardModelBaseline(Baseline):
         return common_arguments(config) | ordered | {"disable_dropout": True}
 
     @classmethod
-    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
+    def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl, B = library(), config.prompts * config.group_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
@@ -255,14 +255,14 @@ class RewardModelBaseline(Baseline):
         sampler, scored = (HubModel(x, tokenizer, config, run.processes) for x in (policy, model))
         held_out = reward_model.held_out_pairs(sampler, task, config)
         evaluator = reward_model.PairEvaluator(scored, task, config, held_out)
-        run.evaluate_if_due(0, evaluator)
-        steps, seed = math.ceil(config.total_samples / B), SeedsRun(config, run.seeds)
+        run.evaluate_if_due(evaluator)
+        steps = math.ceil(config.total_samples / B)
         pairs = [
             pair
             for step in range(steps)
-            for pair in reward_model.draw_pairs(sampler, task, config, seed, step)[0]
+            for pair in reward_model.draw_pairs(sampler, task, config, run, step)[0]
         ]
-        run.pause()
+        run.runs[0].pause()
         if len(pairs) < steps:
             raise UsageError(f"--prompts {config.prompts}: TRL needs at least a pair for each step")
         N = len(pairs) // steps
@@ -276,7 +276,7 @@ class RewardModelBaseline(Baseline):
         sizes = batches(N, steps, config.micro_batch_size)
         trainer = trl.RewardTrainer(
             model,
-            trl.RewardConfig(folder, seed=run.seed, **cls.arguments(config), **sizes),
+            trl.RewardConfig(folder, seed=run.seeds[0], **cls.arguments(config), **sizes),
             train_dataset=dataset(
                 chosen_ids=[prompt + completion for prompt, completion in sides[0]],
                 rejected_ids=[prompt + completion for prompt, completion in sides[1]],
@@ -302,21 +302,22 @@ class DPOBaseline(Baseline):
         }
 
     @classmethod
-    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
+    def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl, N = library(), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
         given = models.fitting(config, policy.config, tokenizer, config.learned_from())
         hub = HubModel(policy, tokenizer, config, run.processes)
         evaluator = TaskEvaluator(hub, task, config, hub.frozen())
-        run.evaluate_if_due(0, evaluator)
+        run.evaluate_if_due(evaluator)
         pairs, axis = given, config.total_samples
         if not given:
-            (pairs,) = dpo.make_pairs(hub, task, config, SeedsRun(config, run.seeds))
+            (pairs,) = dpo.make_pairs(hub, task, config, run)
             axis = dpo.generated(config)
-        run.pause()
+        one = run.runs[0]
+        one.pause()
         steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)
-        rows = [pairs[i] for k in range(steps) for i in dpo.rows_of_step(k, N, len(pairs), run)]
+        rows = [pairs[i] for k in range(steps) for i in dpo.rows_of_step(k, N, len(pairs), one)]
         prompts = [prompt_of(tokenizer, task, pair.prompt) for pair in rows]
         chats = bool(prompts) and not isinstance(prompts[0], str)
 
@@ -326,7 +327,7 @@ class DPOBaseline(Baseline):
         sizes = batches(N, steps, max(config.micro_batch_size // 2, 1))
         trainer = trl.DPOTrainer(
             policy,
-            args=trl.DPOConfig(folder, seed=run.seed, **cls.arguments(config), **sizes),
+            args=trl.DPOConfig(folder, seed=run.seeds[0], **cls.arguments(config), **sizes),
             train_dataset=dataset(
                 prompt=prompts,
                 chosen=[answer(pair.chosen) for pair in rows],
@@ -389,7 +390,7 @@ class GRPOBaseline(Baseline):
         return rules(task, problems, read)
 
     @classmethod
-    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
+    def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl = library()
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         task = models.task_of(config, policy.config, tokenizer)
@@ -403,7 +404,7 @@ class GRPOBaseline(Baseline):
         trainer = trl.GRPOTrainer(
             policy,
             cls.rewards(config, task, problems, reader(policy, tokenizer)),
-            trl.GRPOConfig(folder, seed=run.seed, **settings),
+            trl.GRPOConfig(folder, seed=run.seeds[0], **settings),
             train_dataset=dataset(
                 prompt=[prompt_of(tokenizer, task, p.prompt) for p in problems],
                 row=list(range(len(problems))),
@@ -466,14 +467,15 @@ BASELINES: dict[str, type[Baseline]] = {
 
 
 def problems_of(
-    run: LanguageRun, task: tasks.Task, steps: int, n: int, *draw: int
+    run: SeedsRun, task: tasks.Task, steps: int, n: int, *draw: int
 ) -> list[tasks.Problem]:
     """The problems that a run of ours with this seed draws, n for a step, in their order."""
+    one = run.runs[0]
     return [
         p
         for step in range(steps)
         for p in tasks.next_problems(
-            task, n, step * n, run, "prompts", run.rng("prompts", step, *draw)
+            task, n, step * n, one, "prompts", one.rng("prompts", step, *draw)
         )
     ]
 
@@ -533,21 +535,22 @@ def rules(
 # ---- The training --------------------------------------------------------------------------
 
 
-def reporter(run: LanguageRun, prepared: Prepared) -> Any:
+def reporter(run: SeedsRun, prepared: Prepared) -> Any:
     """Reports to a run what TRL logs, and lets it evaluate where ours would be evaluated."""
     from transformers import TrainerCallback  # slow: a flag is refused without it
 
     class Reporter(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            run.evaluate_if_due(0, prepared.evaluator)
-            run.resume()
+            run.evaluate_if_due(prepared.evaluator)
+            run.runs[0].resume()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "loss" not in logs:  # the summary at the end
                 return
-            samples = prepared.samples(state.global_step)
-            run.log(samples, {ours: logs[name] for name, ours in LOGGED.items() if name in logs})
-            run.evaluate_if_due(samples, prepared.evaluator)
+            found = {ours: logs[name] for name, ours in LOGGED.items() if name in logs}
+            metrics = {name: torch.tensor([x], dtype=torch.float64) for name, x in found.items()}
+            run.log(prepared.samples(state.global_step) - run.samples, metrics)
+            run.evaluate_if_due(prepared.evaluator)
 
     return Reporter()
 
@@ -568,7 +571,7 @@ def quiet() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def train(baseline: type[Baseline], config: Any, run: LanguageRun) -> Any:
+def train(baseline: type[Baseline], config: Any, run: SeedsRun) -> Any:
     """Train one seed; returns the model."""
     from transformers import PrinterCallback
 
@@ -580,7 +583,7 @@ def train(baseline: type[Baseline], config: Any, run: LanguageRun) -> Any:
     return prepared.model
 
 
-def train_seed(algo: str, config: LanguageConfig, run: LanguageRun) -> None:
+def train_seed(algo: str, config: LanguageConfig, run: SeedsRun) -> None:
     """Train and store one seed."""
     baseline = BASELINES[algo]
     carry_out(config, partial(train, baseline), run, [train, baseline], PACKAGES)
@@ -603,7 +606,7 @@ def measure(algo: str, settings: str) -> dict[str, float]:
     baseline = BASELINES[algo]
     config = from_identity(baseline.module.Config, json.loads(settings))
     set_up_process(config.threads)
-    run = LearningOnly(config)
+    run = SeedsLearningOnly(config, [config.first_seed])
     train(baseline, config, run)
     return run.figures()
 
@@ -637,8 +640,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
     def train_missing(seeds: Sequence[int]) -> None:
         for seed in seeds:
-            part = folder.path / part_name([seed])
-            train_seed(flags.algo, config, LanguageRun(config, [seed], part, label, source="trl"))
+            run = SeedsRun(config, [seed], folder.path, label, source="trl")
+            train_seed(flags.algo, config, run)
 
     code = Code(config, [train, BASELINES[flags.algo]], LanguageRun.kind_origins())
     complete_seeds(folder, code, train_missing, together=False)

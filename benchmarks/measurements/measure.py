@@ -109,26 +109,16 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
-class LearningOnly(LanguageRun):
-    """A language run in memory, never evaluated, whose clock begins at the first step."""
-
-    def evaluate_if_due(self, samples: int, evaluator: Any) -> None:
-        self.evaluates(samples, evaluator)  # the first call starts the clock
-
-    def figures(self) -> dict[str, float]:
-        """Samples, and the seconds from the first step to the end of the last update."""
-        return {"samples": self.samples, "learn_s": self._metrics[-1]["learn_s"]}
-
-
 class SeedsLearningOnly(SeedsRun):
-    """The same for all seeds of a batch."""
+    """A language run in memory, never evaluated, whose clock begins at the first step."""
 
     def evaluate_if_due(self, evaluator: Any) -> None:
         for run in self.runs:
-            run.evaluates(run.samples, evaluator)
+            run.evaluates(run.samples, evaluator)  # the first call starts the clock
 
     def figures(self) -> dict[str, float]:
-        """Samples of all seeds, and the seconds as in LearningOnly."""
+        """Samples of all seeds, and the seconds from the first step to the end of the last
+        update."""
         seconds = [float(run.metrics()["learn_s"].iloc[-1]) for run in self.runs]
         return {"samples": sum(run.samples for run in self.runs), "learn_s": sum(seconds)}
 

@@ -158,7 +158,7 @@ class LanguageConfig(ResumableConfig):
 
 
 class Evaluator(Protocol):
-    """Measures a model while it learns; what `LanguageRun.evaluate_if_due` is given."""
+    """Measures a model while it learns; what `SeedsRun.evaluate_if_due` is given."""
 
     headline: str  # the measure of the progress bar and the figure
 
@@ -173,12 +173,12 @@ class Evaluator(Protocol):
 
 
 class LanguageRun(BaseRun):
-    """Records one training of one seed: what `train(config, run)` reports to."""
+    """Records the training of one seed, for a `SeedsRun`: what `train(config, run)` reports to."""
 
     kind = "language"
     decides = (
-        *("__init__", "rng", "uniforms", "log", "evaluates", "evaluate_if_due", "record"),
-        *("evaluate_finally", "store", "curve", "metrics", "records", "take_up", Processes),
+        *("__init__", "rng", "uniforms", "log", "evaluates", "record", "store", "curve"),
+        *("metrics", "records", "take_up", Processes),
     )
     local = ("curve.png", "model")
     weights = "model"
@@ -286,18 +286,6 @@ class LanguageRun(BaseRun):
                 file=sys.stderr,
             )
 
-    def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
-        """Evaluate before the first step and at the first call at or after each k-th part."""
-        if not self.evaluates(samples, evaluator):
-            return
-        self.pause()
-        if self.processes.main:
-            if not self.begun:
-                self.begin(evaluator(final=True)[0][0])
-            self.record(*evaluator(final=False)[0])
-        self.evaluated()
-        self.resume()
-
     def evaluates(self, samples: int, evaluator: Evaluator) -> bool:
         """Whether an evaluation is due, after a number of samples."""
         if not self._opened:
@@ -393,18 +381,6 @@ class LanguageRun(BaseRun):
         return code_digest([*self.origins(self._open_with[0]), *self.kind_origins()])
 
     # ---- The end -----------------------------------------------------------------------
-
-    def evaluate_finally(self) -> dict[str, float]:
-        """The measures of what was learned, with more samples than those on the curve."""
-        measures: dict[str, float] = self.evaluator(final=True)[0][0]
-        return measures
-
-    def finish(self, result: Any) -> dict[str, Any]:
-        """Evaluate for the last time and, with a directory, write and seal the part."""
-        self.pause()
-        if not self.processes.main:
-            return {}
-        return self.store(self.evaluate_finally())
 
     def store(self, final: dict[str, float], seed: int = 0) -> dict[str, Any]:
         """With a directory, write and seal the part; seed: which of the batch this is."""

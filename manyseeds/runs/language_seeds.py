@@ -143,7 +143,8 @@ class SeedsRun:
             self._progress.update(self.samples, self.runs[0].learn_s * len(self.runs))
 
     def evaluate_if_due(self, evaluator: Evaluator) -> None:
-        """As LanguageRun's, of each seed after the samples that it has drawn."""
+        """Evaluate each seed before its first step, and at the first call at or after each k-th
+        part of its samples."""
         begin = not self.runs[0].begun
         due = [s for s, run in enumerate(self.runs) if run.evaluates(run.samples, evaluator)]
         for run in self.runs if begin else ():  # their clocks begin together
@@ -259,7 +260,8 @@ class SeedsRun:
         return self.runs[0].outlook()
 
     def finish(self, result: Any) -> list[dict[str, Any]]:
-        """As LanguageRun's; the first seed's part is the last to be sealed, with the checkpoint."""
+        """Evaluate for the last time and, with a folder, write and seal each seed's part; that of
+        the first seed, with the checkpoint, is the last."""
         for run in self.runs:
             run.pause()
         if not self.processes.main:

@@ -36,8 +36,7 @@ from manyseeds.llm_track import (  # noqa: E402
 )
 from manyseeds.llm_track.policies import HubModel  # noqa: E402
 from manyseeds.llm_track.rollout import GroupConfig, rollout_of  # noqa: E402
-from manyseeds.record import is_finished, read_json  # noqa: E402
-from manyseeds.runs.language import LanguageRun  # noqa: E402
+from manyseeds.record import is_finished, part_name, read_json  # noqa: E402
 from manyseeds.runs.language_seeds import SeedsRun  # noqa: E402
 from manyseeds.runs.parallel import Processes  # noqa: E402
 from tests.llm_track.batches import loss_of  # noqa: E402
@@ -93,7 +92,7 @@ def config_of(algo: str, model: str, preferences: str) -> Any:
 
 def prepared(algo: str, config: Any, folder: Path) -> Any:
     """TRL's trainer before its first step."""
-    run = LanguageRun(config, [0])
+    run = SeedsRun(config, [0])
     with trl_baseline.quiet():
         found = {**BASELINES, **WITH_GROUPS}[algo].prepare(config, run, str(folder))
     found.trainer.current_gradient_accumulation_steps = 1
@@ -248,7 +247,7 @@ class RLOO(trl_baseline.GRPOBaseline):
         return {k: x for k, x in super().arguments(in_loss).items() if k in known}
 
     @classmethod
-    def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Any:
+    def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Any:
         with pytest.MonkeyPatch.context() as patch:  # both take the same arguments
             patch.setattr(trl, "GRPOTrainer", trl.RLOOTrainer)
             patch.setattr(trl, "GRPOConfig", trl.RLOOConfig)
@@ -448,8 +447,8 @@ def test_a_run_is_stored_as_ours_are(
     monkeypatch.setattr(
         torch.optim.AdamW, "step", lambda *a, **k: (taken.append(1), step(*a, **k))[1]
     )
-    part = tmp_path / "part"
-    run = LanguageRun(config, [0], part, f"trl-{algo}", source="trl")
+    part = tmp_path / part_name([0])
+    run = SeedsRun(config, [0], tmp_path, f"trl-{algo}", source="trl")
     trl_baseline.train_seed(algo, config, run)
 
     updates = {"sft": 6, "dpo": 3, "reward_model": 3}.get(algo, 6)

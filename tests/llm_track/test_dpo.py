@@ -306,6 +306,30 @@ def test_end_to_end(
     assert metrics.notna().all().all()
 
 
+@pytest.mark.usefixtures("small")
+def test_a_seed_without_a_pair_stays_what_it_was(
+    llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the others learn what they learn alone; where no seed has one, the command ends."""
+    config = config_of(llama, total_samples=256, learning_rate=3e-3)
+
+    def learned(*pairs: list[Preference]) -> tuple[Tensor, list[dict[str, Any]]]:
+        monkeypatch.setattr(dpo, "make_pairs", lambda *args: [*pairs])
+        run = SeedsRun(config, range(5, 5 + len(pairs)))
+        policy = dpo.train(config, run)
+        return policy.tensors()["parameters"], run.finish(policy)
+
+    together, summaries = learned(SHORT, [])
+    alone, (summary,) = learned(SHORT)
+    initial = policies.load_policy(config, SeedsRun(config, [6])).tensors()["parameters"]
+    assert torch.equal(together[0], alone[0])
+    assert torch.equal(together[1], initial[0])
+    assert not torch.equal(alone, initial)
+    assert summaries[0]["final"] == summary["final"]
+    assert summaries[1]["samples"] == summary["samples"] == 256
+    assert summaries[1]["final"] == summaries[1]["initial"]
+
+
 LESSONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sft": (sft, {"batch_size": 8, "total_samples": 32}),
     "dpo": (dpo, {"batch_size": 8, "total_samples": 256, "epochs": 2, "learning_rate": 3e-3}),
