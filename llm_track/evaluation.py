@@ -12,8 +12,10 @@ evaluations differ only in the model.
     greedy      share of prompts that the likeliest completion answers right
 
 Points of a curve use `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
-before and after the training take 16 samples each of 256 prompts of a generated task, and of all
-held-out prompts of a data set.
+before and after the training take 16 samples each of 256 prompts of a generated task. Of a data set
+they take as many prompts as cost 3% of the training's samples each, and at least `--eval-prompts`:
+with the defaults all evaluations together sample a fifth of what the training does. Several
+processes share the prompts.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ import torch
 
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, sampling
-from manyseeds.llm_track.rollout import decode, total
+from manyseeds.llm_track.rollout import Rollout, decode, total
 from manyseeds.llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.runs.language import LanguageConfig
 
-FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts
+FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task
+FINAL_SHARE = 0.03  # of a training's samples: of a data set
 CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has as many samples
 BATCH = 512  # completions in parallel, unless --sampling-batch-size says otherwise
 TEMPERATURE = 1.0
@@ -75,10 +78,12 @@ def curve_size(config: LanguageConfig) -> tuple[int, int]:
     return config.eval_prompts, config.eval_samples
 
 
-def final_size(task: Task) -> tuple[int, int]:
+def final_size(task: Task, config: LanguageConfig) -> tuple[int, int]:
     """Prompts, and samples of each, in the evaluations before and after the training."""
-    prompts = len(task.tested) if isinstance(task, JsonlTask) else FINAL_PROMPTS
-    return prompts, FINAL_SAMPLES
+    if not isinstance(task, JsonlTask):
+        return FINAL_PROMPTS, FINAL_SAMPLES
+    affordable = int(FINAL_SHARE * config.total_samples) // (FINAL_SAMPLES + 1)  # and the likeliest
+    return min(len(task.tested), max(affordable, config.eval_prompts)), FINAL_SAMPLES
 
 
 @dataclass
@@ -90,6 +95,14 @@ class Completed:
     ended: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     entropy: float = 0.0  # nats, summed over tokens
     kl: float = 0.0  # likewise
+
+    def add(self, other: Completed) -> None:
+        """Append other completions."""
+        self.texts += other.texts
+        self.lengths = np.concatenate([self.lengths, other.lengths])
+        self.ended = np.concatenate([self.ended, other.ended])
+        self.entropy += other.entropy
+        self.kl += other.kl
 
 
 class TaskEvaluator:
@@ -105,7 +118,7 @@ class TaskEvaluator:
         self, final: bool, seeds: Sequence[int] = (0,)
     ) -> list[tuple[dict[str, float], list[dict[str, Any]]]]:
         """The measures of some seeds by name, and their first transcripts."""
-        prompts, n = final_size(self.task) if final else curve_size(self.config)
+        prompts, n = final_size(self.task, self.config) if final else curve_size(self.config)
         problems = self.task.test(share(prompts, self.config.eval_budget))
         repeated = [problem for problem in problems for _ in range(n)]
         policy, reference = self.policy.of(seeds), self.reference.of(seeds)
@@ -162,8 +175,8 @@ class TaskEvaluator:
         self, policy: Any, reference: Any, problems: Sequence[Problem]
     ) -> list[Completed]:
         """Of each seed; without a reference the likeliest completions."""
-        tokenizer, S = policy.tokenizer, len(policy)
-        prompts = sampling.encode_prompts(tokenizer, self.task, [p.prompt for p in problems])
+        S, texts = len(policy), [p.prompt for p in problems]
+        prompts = sampling.encode_prompts(policy.tokenizer, self.task, texts)
         T = models.completion_tokens(self.config)
         rng = np.random.default_rng(SEED)
         completed = [Completed() for _ in range(S)]
@@ -171,20 +184,30 @@ class TaskEvaluator:
         for i in range(0, len(problems), size):
             part = prompts[i : i + size]
             uniforms = torch.from_numpy(rng.random((len(part), T), dtype=np.float32))
-            uniforms = uniforms.to(policy.device).expand(S, -1, -1).contiguous()
-            drawn = policy.sample([part] * S, uniforms, TEMPERATURE, greedy=reference is None)
-            kl = torch.zeros(S)
-            if reference is not None:
-                # log pi - log pi_ref of each token: unbiased for the KL of the completions.
-                kl = total(drawn.logprobs - reference.logprobs(drawn, TEMPERATURE))
-            texts, entropy = decode(tokenizer, drawn), total(drawn.entropy)
-            for s, own in enumerate(completed):
-                own.texts += texts[s]
-                own.lengths = np.concatenate([own.lengths, drawn.lengths[s].cpu().numpy()])
-                own.ended = np.concatenate([own.ended, drawn.ended[s].cpu().numpy()])
-                own.entropy += float(entropy[s])
-                own.kl += float(kl[s])
+            mine = policy.processes.some(len(part))
+            own = [Completed() for _ in range(S)]
+            if part[mine]:
+                drawn = policy.sample(
+                    [part[mine]] * S,
+                    uniforms[mine].to(policy.device).expand(S, -1, -1).contiguous(),
+                    TEMPERATURE,
+                    greedy=reference is None,
+                )
+                own = self._completed(drawn, reference)
+            for s, whole in enumerate(completed):
+                for found in policy.processes.gather_lists([own[s]]):
+                    whole.add(found)
         return completed
+
+    def _completed(self, drawn: Rollout, reference: Any) -> list[Completed]:
+        kl = torch.zeros(drawn.lengths.shape[0])
+        if reference is not None:
+            # log pi - log pi_ref of each token: unbiased for the KL of the completions.
+            kl = total(drawn.logprobs - reference.logprobs(drawn, TEMPERATURE))
+        columns = drawn.lengths.cpu().numpy(), drawn.ended.cpu().numpy()
+        sums = total(drawn.entropy).tolist(), kl.tolist()
+        texts = decode(self.policy.tokenizer, drawn)
+        return [Completed(*own) for own in zip(texts, *columns, *sums, strict=True)]
 
     def _grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> np.ndarray:
         pairs = zip(problems, texts, strict=True)

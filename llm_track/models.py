@@ -123,12 +123,12 @@ def tiny_config(tokenizer: Any, width: int = 64, layers: int = 2) -> Any:
     )
 
 
-def make_base(task: tasks.Task, base: Base, folder: Path) -> None:
+def make_base(task: tasks.Task, base: Base, seed: int, folder: Path) -> None:
     """Pretrain a base model on a task's text, by next-token prediction, and save it."""
     from transformers import LlamaForCausalLM
 
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
     tokenizer = tiny_tokenizer()
     model = LlamaForCausalLM(tiny_config(tokenizer, base.width, base.layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=BASE_LEARNING_RATE)
@@ -161,25 +161,26 @@ def store_of(name: str, config: LanguageConfig) -> Path:
 def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> Path:
     """The folder of a model of tasks.MADE for the run's task, which is made at first use.
 
-    seed: of tiny-reward.
+    seed: of the run. Each has a tiny-reward of its own; with `--initial-per-seed` all else, too.
     """
-    task = tasks.make(config.task)
+    task, initial = tasks.make(config.task), seed if config.initial_per_seed else 0
     store = store_of(name, config)
     check_within(store, Path(config.results))
+    suffix = f"-{initial}" if initial else ""
     if name in BASES:
-        folder = store / f"{name.removeprefix('tiny-')}-{task.id}"
+        folder = store / f"{name.removeprefix('tiny-')}-{task.id}{suffix}"
         with processes.main_first(), alone(store):
             if not (folder / "config.json").exists():
-                make_base(task, BASES[name], folder)
+                make_base(task, BASES[name], initial, folder)
         return folder
-    algo, flags = tasks.SCRIPTS.get(name, ("sft",))[-1], ["--name", name]
+    algo, own = tasks.SCRIPTS.get(name, ("sft",))[-1], seed if name == tasks.REWARD else initial
+    flags = ["--name", name + suffix]
     if name in tasks.SCRIPTS:
-        flags += ["--model", str(find_made("tiny", config, processes).resolve())]
-    if name == tasks.REWARD:
-        flags += ["--first-seed", str(seed)]
-    else:
-        seed = 0
-    part = store / "runs" / task.id / algo / name / f"seeds-{seed:03d}-{seed:03d}"
+        flags += ["--model", str(find_made("tiny", config, processes, seed).resolve())]
+    elif initial:
+        flags += ["--initial-per-seed"]
+    flags += ["--first-seed", str(own)]
+    part = store / "runs" / task.id / algo / (name + suffix) / f"seeds-{own:03d}-{own:03d}"
     with processes.main_first(), alone(store):
         if not is_finished(part, with_weights=True):
             run_script(f"{algo}.py", config, store, *flags)
@@ -225,16 +226,17 @@ def run_command(command: Sequence[str], name: str) -> None:
 
 
 def load_model(
-    config: LanguageConfig, device: torch.device, processes: Processes
+    config: LanguageConfig, device: torch.device, processes: Processes, seed: int = 0
 ) -> tuple[Any, Any]:
-    """The model and tokenizer of `--model`, ready to be trained.
+    """The model and tokenizer of `--model`, ready to be trained. seed: with `--initial-per-seed`.
 
     Raises UsageError for an unknown model, for one that would need its own code run, and for one
     that cannot be padded on the left. What can be refused without it: `check_request`.
     """
     from transformers import AutoModelForCausalLM
 
-    model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
+    path = find(config.model, config, processes, seed)
+    model, tokenizer = read(path, AutoModelForCausalLM, "--model")
     model.to(device)
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
@@ -254,13 +256,13 @@ def load_scalar(
     """A model with one scalar per token: the reward model or causal LM `name` with a scalar head.
 
     A causal LM's head is new and begins at 0, so its scalars do. what: the flag, for errors. seed:
-    of tiny-reward.
+    of the run, see `find_made`.
     """
     from transformers import AutoModelForSequenceClassification
 
     path = find(name, config, processes, seed, what)
     model, own = read(path, AutoModelForSequenceClassification, what, num_labels=1)
-    policy = read_tokenizer(find(config.model, config, processes), "--model")
+    policy = read_tokenizer(find(config.model, config, processes, seed), "--model")
     check_reward_model(name, config, model.config, own, policy, what)
     if not hasattr(model, "score"):
         raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
@@ -329,7 +331,7 @@ def trained_head(architecture: Any) -> bool:
 def find(
     name: str, config: LanguageConfig, processes: Processes, seed: int = 0, what: str = "--model"
 ) -> str:
-    """The folder, or the hub name, that a model's name stands for. seed: of tiny-reward."""
+    """The folder, or the hub name, that a model's name stands for. seed: of the run."""
     if name in tasks.MADE:
         return str(find_made(name, config, processes, seed))
     return located(name, what)

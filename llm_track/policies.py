@@ -88,6 +88,11 @@ class SeedModel(Kept):
     def device(self) -> torch.device:
         return self.llama.flat.device
 
+    @property
+    def processes(self) -> Processes:
+        """This one alone: see `together`."""
+        return Processes(self.device)
+
     def __len__(self) -> int:
         return len(self.llama.flat)
 
@@ -354,21 +359,28 @@ AnyModel = SeedModel | HubModel
 
 def load_policy(config: Any, run: Any) -> AnyModel:
     """What `--model` names, for all seeds of a run."""
-    model, tokenizer = models.load_model(config, run.device, run.processes)
+    seeds = run.seeds if config.initial_per_seed else run.seeds[:1]
+    each = [models.load_model(config, run.device, run.processes, seed) for seed in seeds]
+    model, tokenizer = each[0]
     if together(config):
-        return SeedModel.of_models([model] * len(run.seeds), tokenizer)
+        return SeedModel.of_models(of_seeds([x for x, _ in each], run), tokenizer)
     return HubModel(model, tokenizer, config, run.processes)
+
+
+def of_seeds(each: Sequence[Any], run: Any) -> list[Any]:
+    """A model for each seed of a run, from those of all seeds or the one that they share."""
+    return [*each] * (len(run.seeds) // len(each))
 
 
 def load_scalars(name: str, config: Any, policy: AnyModel, run: Any, what: str) -> AnyModel:
     """A model with a scalar head for each seed: `models.load_scalar`."""
+    differ = name == tasks.REWARD or config.initial_per_seed
     each = [
         models.load_scalar(name, config, run.device, run.processes, what, seed)
-        for seed in (run.seeds if name == tasks.REWARD else run.seeds[:1])
+        for seed in (run.seeds if differ else run.seeds[:1])
     ]
     if isinstance(policy, SeedModel):
-        each *= len(run.seeds) // len(each)
-        return SeedModel.of_models(each, policy.tokenizer)
+        return SeedModel.of_models(of_seeds(each, run), policy.tokenizer)
     return HubModel(each[0], policy.tokenizer, config, run.processes)
 
 
@@ -376,7 +388,7 @@ def load_teacher(config: Any, policy: AnyModel, run: Any) -> Any:
     """What `--teacher` names, for all seeds of a run, without gradients."""
     teacher = models.load_teacher(config, run.device, run.processes)
     if isinstance(policy, SeedModel):
-        taught = SeedModel.of_models([teacher] * len(run.seeds), policy.tokenizer)
+        taught = SeedModel.of_models(of_seeds([teacher], run), policy.tokenizer)
         taught.llama.requires_grad_(False)
         return taught
     return HubModel(teacher, policy.tokenizer, config, run.processes).frozen()

@@ -693,6 +693,11 @@ class TaskConfig(LanguageConfig):
         if REWARD in (self.model, getattr(self, "teacher", "")):
             what = "model" if self.model == REWARD else "teacher"
             raise UsageError(f"--{what} {REWARD}: is a reward model; use --reward-model")
+        if self.initial_per_seed and self.model not in MADE:
+            raise UsageError(
+                f"--initial-per-seed: --model {self.model} is one model; {', '.join(MADE[:4])} are "
+                "made with a seed"
+            )
         if self.grader != "rules" and self.task in GENERATED:
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 

@@ -101,4 +101,4 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     from manyseeds.llm_track import evaluation
 
     monkeypatch.setattr(evaluation, "curve_size", lambda config: (4, 2))
-    monkeypatch.setattr(evaluation, "final_size", lambda task: (4, 2))
+    monkeypatch.setattr(evaluation, "final_size", lambda *of: (4, 2))

@@ -208,7 +208,7 @@ class SFTBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl, N = library(), config.batch_size
-        policy, tokenizer = models.load_model(config, run.device, run.processes)
+        policy, tokenizer = load_model(config, run)
         task = models.task_of(config, policy.config, tokenizer)
         source = sft.source_of(config, task, policy, tokenizer)
         hub = HubModel(policy, tokenizer, config, run.processes)
@@ -249,9 +249,10 @@ class RewardModelBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl, B = library(), config.prompts * config.group_size
-        policy, tokenizer = models.load_model(config, run.device, run.processes)
+        policy, tokenizer = load_model(config, run)
         task = models.task_of(config, policy.config, tokenizer)
-        model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
+        places = run.device, run.processes
+        model = models.load_scalar(config.model, config, *places, "--model", run.seeds[0])
         sampler, scored = (HubModel(x, tokenizer, config, run.processes) for x in (policy, model))
         held_out = reward_model.held_out_pairs(sampler, task, config)
         evaluator = reward_model.PairEvaluator(scored, task, config, held_out)
@@ -304,7 +305,7 @@ class DPOBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl, N = library(), config.batch_size
-        policy, tokenizer = models.load_model(config, run.device, run.processes)
+        policy, tokenizer = load_model(config, run)
         task = models.task_of(config, policy.config, tokenizer)
         given = models.fitting(config, policy.config, tokenizer, config.learned_from())
         hub = HubModel(policy, tokenizer, config, run.processes)
@@ -392,7 +393,7 @@ class GRPOBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: SeedsRun, folder: str) -> Prepared:
         trl = library()
-        policy, tokenizer = models.load_model(config, run.device, run.processes)
+        policy, tokenizer = load_model(config, run)
         task = models.task_of(config, policy.config, tokenizer)
         hub = HubModel(policy, tokenizer, config, run.processes)
         evaluator = TaskEvaluator(hub, task, config, hub.frozen())
@@ -478,6 +479,11 @@ def problems_of(
             task, n, step * n, one, "prompts", one.rng("prompts", step, *draw)
         )
     ]
+
+
+def load_model(config: Any, run: SeedsRun) -> tuple[Any, Any]:
+    """The model that a seed begins with, and its tokenizer."""
+    return models.load_model(config, run.device, run.processes, run.seeds[0])
 
 
 def prompt_of(tokenizer: Any, task: tasks.Task, prompt: str) -> Any:

@@ -20,7 +20,6 @@ from manyseeds.cli import exit_with
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import provenance
-from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.untrusted import Shape, read_shaped
 from manyseeds.writing import write_json

@@ -108,6 +108,8 @@ class LanguageConfig(ResumableConfig):
     """Budget in samples. Samples are completions, including discarded ones."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
+    initial_per_seed: Annotated[bool, Added(False)] = False
+    """Give each seed an initial model of its own, made with that seed."""
     lora_rank: NonNegativeInt = 0
     """Train low-rank adapters of this rank (0: all weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -121,7 +123,7 @@ class LanguageConfig(ResumableConfig):
     """Number of evaluations, not counting the one before training."""
     eval_prompts: Annotated[PositiveInt, Added(128)] = 128
     """Maximum held-out prompts per evaluation during training. The evaluations before and
-    after it use 256, or all prompts of a data set."""
+    after it use 256. Of a data set they use more the longer the training is."""
     eval_samples: Annotated[PositiveInt, Added(4)] = 4
     """Samples per prompt of each evaluation during training. N samples give pass@N and cons@N, and
     if N is larger than 4, also pass@4 and cons@4. The evaluations before and after training use

@@ -153,18 +153,17 @@ class SeedsRun:
             return
         for run in self.runs:
             run.pause()
-        if self.processes.main:
-            first = [s for s in due if not self.runs[s].begun]
-            if first:
-                for s, (measures, _) in zip(first, evaluator(True, first), strict=True):
-                    self.runs[s].begin(measures)
-            found = evaluator(False, due)
-            for s, (measures, transcripts) in zip(due, found, strict=True):
-                self.runs[s].record(measures, transcripts)
-            if self._progress is not None:
-                mean = np.mean([measures[evaluator.headline] for measures, _ in found])
-                seconds = self.runs[0].learn_s * len(self.runs)
-                self._progress.update(self.samples, seconds, f"{mean:.3f}")
+        first = [s for s in due if not self.runs[s].begun]
+        if first:
+            for s, (measures, _) in zip(first, evaluator(True, first), strict=True):
+                self.runs[s].begin(measures)
+        found = evaluator(False, due)
+        for s, (measures, transcripts) in zip(due, found, strict=True):
+            self.runs[s].record(measures, transcripts)
+        if self._progress is not None:
+            mean = np.mean([measures[evaluator.headline] for measures, _ in found])
+            seconds = self.runs[0].learn_s * len(self.runs)
+            self._progress.update(self.samples, seconds, f"{mean:.3f}")
         for s in due:
             self.runs[s].evaluated()
         for run in self.runs:
@@ -264,11 +263,11 @@ class SeedsRun:
         the first seed, with the checkpoint, is the last."""
         for run in self.runs:
             run.pause()
+        seeds = range(len(self.runs))
+        final = self.runs[0].evaluator(True, seeds)
         if not self.processes.main:
             return []
         self.close()
-        seeds = range(len(self.runs))
-        final = self.runs[0].evaluator(True, seeds)
         summaries = [self.runs[s].store(final[s][0], s) for s in reversed(seeds)]
         return summaries[::-1]
 

@@ -64,7 +64,7 @@ class Processes:
             torch.cuda.set_device(self.device)
         if self.size > 1 and not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
-            # The others wait for the main process while it evaluates.
+            # The others wait for the main process while it writes or makes a model.
             dist.init_process_group(backend, timeout=timedelta(hours=6))
 
     @staticmethod
@@ -92,6 +92,10 @@ class Processes:
             raise UsageError(f"--num_processes {self.size}: does not divide a batch of {n}")
         each = n // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
+
+    def some(self, n: int) -> slice:
+        """The rows of a batch of n that are this process's; about as many as any other's."""
+        return slice(self.rank * n // self.size, (self.rank + 1) * n // self.size)
 
     def mine(self, rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
         """Which of some rows of a batch of n are this process's, counted from its first one."""

@@ -90,9 +90,7 @@ def stored(
     """A measure of each seed of the plain runs, or of those without a KL."""
     folders = sorted((results / "runs" / "addition" / algo).glob("*/seeds-*"))
     chosen = [
-        f
-        for f in folders
-        if (read_json(f / "config.json")["config"].get("kl_coef") == 0) == free
+        f for f in folders if (read_json(f / "config.json")["config"].get("kl_coef") == 0) == free
     ]
     return [read_json(f / "summary.json")[when][name] for f in chosen]
 

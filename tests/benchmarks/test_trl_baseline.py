@@ -406,7 +406,7 @@ def test_prompts_are_ours(
     algo: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("curve_size", "final_size"):
-        monkeypatch.setattr(evaluation, name, lambda of: (1, 1))
+        monkeypatch.setattr(evaluation, name, lambda *of: (1, 1))
     config = config_of(algo, model, "")
     drawn: list[tasks.Problem] = []
     draw = tasks.GeneratedTask.train
@@ -440,7 +440,7 @@ def test_a_run_is_stored_as_ours_are(
     algo: str, tmp_path: Path, model: str, preferences: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("curve_size", "final_size"):
-        monkeypatch.setattr(evaluation, name, lambda of: (4, 4))
+        monkeypatch.setattr(evaluation, name, lambda *of: (4, 4))
     config = config_of(algo, model, preferences)
     taken: list[int] = []
     step = torch.optim.AdamW.step

@@ -211,7 +211,7 @@ def test_the_size_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names == {"pass@1", "pass@4", "pass@9", "cons@4", "cons@9"}
     usual = evaluation.curve_size(LanguageConfig())
     assert usual == (128, 4)
-    assert evaluation.final_size(tasks.make("addition")) == (256, 16)
+    assert evaluation.final_size(tasks.make("addition"), LanguageConfig()) == (256, 16)
 
 
 @pytest.mark.usefixtures("small")
@@ -239,4 +239,6 @@ def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
     ((_, transcripts),) = TaskEvaluator(policy, task, config, policy.frozen())(True)
     assert len(transcripts) == min(3, len(task.test(100)))
     many = tasks.JsonlTask("many", [], [tasks.Problem("1?", "1")] * 1319)
-    assert evaluation.final_size(many) == (1319, 4)
+    for budget, prompts in ((51_200, 307), (1_000, 128), (10**6, 1319)):
+        assert evaluation.final_size(many, replace(config, total_samples=budget)) == (prompts, 4)
+    assert evaluation.final_size(many, replace(config, eval_prompts=500)) == (500, 4)

@@ -37,6 +37,7 @@ from manyseeds.llm_track import (
     grpo,
     gspo,
     models,
+    policies,
     process_grpo,
     reinforce_pp,
     reward_model,
@@ -459,7 +460,9 @@ from manyseeds.llm_track import evaluation, tasks
 from manyseeds.runs.language_seeds import main
 print("one of " + os.environ["WORLD_SIZE"])
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
-evaluation.curve_size = evaluation.final_size = lambda of: (4, 2)
+evaluation.curve_size = evaluation.final_size = lambda *of: (4, 2)
+decode = evaluation.decode
+evaluation.decode = lambda t, drawn: print("evaluates", drawn.lengths.numel()) or decode(t, drawn)
 for name, settings in {runs}.items():
     method = importlib.import_module(f"manyseeds.llm_track.{{name}}")
     main(method.Config(**settings), method.train, {{}})
@@ -480,6 +483,8 @@ def of_two_processes(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("one of 2") == 2
+    sizes = [int(x) for x in re.findall(r"^evaluates (\d+)$", done.stdout, re.MULTILINE)]
+    assert set(sizes) == {2, 4}  # half of the likeliest, and of two samples of each
     return {name: RunFolder.of(x, name).path / part_name([0]) for name, x in configs.items()}
 
 
@@ -495,6 +500,8 @@ def test_two_processes_train_what_one_does(
     assert np.allclose(one["grad_norm"], two["grad_norm"], rtol=1e-3)
     for key, value in weights(found[0]).items():
         torch.testing.assert_close(weights(found[1])[key], value, rtol=0, atol=2e-4)
+    before = [read_json(part / "summary.json")["initial"] for part in found]
+    assert before[0] == pytest.approx(before[1], nan_ok=True, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -835,7 +842,7 @@ def test_the_tiny_model_is_made_by_one_process_at_a_time(
     """Two commands that are started together on fresh results: one waits for the other."""
     made = []
 
-    def make_slowly(task: tasks.Task, base: models.Base, folder: Path) -> None:
+    def make_slowly(task: tasks.Task, base: models.Base, seed: int, folder: Path) -> None:
         time.sleep(0.2)
         made.append(folder)
         folder.mkdir(parents=True)
@@ -978,6 +985,40 @@ def test_tiny_is_one_model_for_all_seeds(tmp_path: Path, monkeypatch: pytest.Mon
     }
     assert rewards == {0: "seeds-000-000", 7: "seeds-007-007"}
     assert {x[0] for x in trained} == {"sft.py", "reward_model.py"}
+    assert not any("--initial-per-seed" in x for x in trained)
+
+
+def test_a_seed_may_have_an_initial_model_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made with that seed, down to its base; alone and in a batch it is the same one, of seed 0 the
+    one that all share otherwise."""
+    for base in models.BASES:
+        monkeypatch.setitem(models.BASES, base, replace(models.BASES[base], steps=2))
+    settings: dict[str, Any] = {"model": "tiny-base", "results": str(tmp_path), "quiet": True}
+    own = grpo.Config(initial_per_seed=True, **settings)
+
+    def weights(config: grpo.Config, *seeds: int) -> torch.Tensor:
+        run = SeedsRun(config, seeds)
+        return policies.load_policy(config, run).tensors()["parameters"]
+
+    together = weights(own, 0, 3)
+    assert not torch.equal(together[0], together[1])
+    assert torch.equal(together[1:], weights(own, 3))
+    shared = weights(grpo.Config(**settings), 0, 3)
+    assert torch.equal(shared[0], shared[1])
+    assert torch.equal(shared[0], together[0])
+
+    asked = []
+    monkeypatch.setattr(models, "run_script", lambda *words: asked.append(words[3:]))
+    for name in ("tiny", tasks.REWARD):
+        models.find_made(name, own, Processes(), 3)
+    tiny = ("--name", "tiny-3", "--initial-per-seed", "--first-seed", "3")
+    assert asked[0] == asked[1] == tiny
+    assert asked[2][:2] == ("--name", f"{tasks.REWARD}-3")
+    assert asked[2][3].endswith("sft/tiny-3/seeds-003-003/model")
+    with pytest.raises(UsageError, match="--initial-per-seed: --model x is one model"):
+        grpo.Config(model="x", initial_per_seed=True)
 
 
 # ---- Rates of models that were not made here ---------------------------------------------------
