@@ -57,8 +57,8 @@ class Config(ScriptConfig):
     """Graded completions."""
 
     model: str = "tiny"
-    """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
-    tiny-base-800 and micro-base-3200. The folder can be a finished run, or one of its seeds."""
+    """tiny, one of its base models, a folder, or a hub name. Base models are tiny-base, ...: see
+    llm_track/models.py. The folder can be a finished run, or one of its seeds."""
     task: str = "addition"
     """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
     name."""

@@ -7,7 +7,9 @@
                      and mostly unformatted text
     tiny             tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
     tiny-base-800    tiny-base pretrained for 800 steps, strong enough for RL without SFT: the start
-                     of DeepSeek-R1-Zero
+                     of DeepSeek-R1-Zero; tiny-base-400 for 400
+    tiny-base-800-5  tiny-base-800 with demonstrations as 5% of its text, not 15%; -1 and -0 with 1%
+                     and none
     micro-base-3200  one layer of width 32, pretrained for 3,200 steps, so that it is sometimes
                      right: what tiny can be distilled into
     tiny-reward      `--reward-model` only: tiny after `python llm_track/reward_model.py`, a
@@ -69,11 +71,16 @@ class Base:
     steps: int = 0  # of its pretraining (0: the task's)
     width: int = 64
     layers: int = 2
+    demonstrations: float = 0.15  # share of its text
 
 
 BASES = {
     "tiny-base": Base(),
+    "tiny-base-400": Base(steps=400),
     "tiny-base-800": Base(steps=800),
+    "tiny-base-800-5": Base(steps=800, demonstrations=0.05),
+    "tiny-base-800-1": Base(steps=800, demonstrations=0.01),
+    "tiny-base-800-0": Base(steps=800, demonstrations=0.0),
     "micro-base-3200": Base(steps=3_200, width=32, layers=1),
 }
 
@@ -134,7 +141,8 @@ def make_base(task: tasks.Task, base: Base, seed: int, folder: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=BASE_LEARNING_RATE)
     steps = base.steps or task.base_steps
     for step in range(steps):
-        texts = [task.text(rng) + tokenizer.eos_token for _ in range(BASE_BATCH)]
+        drawn = (task.text(rng, base.demonstrations) for _ in range(BASE_BATCH))
+        texts = [text + tokenizer.eos_token for text in drawn]
         batch = tokenizer(texts, padding=True, return_tensors="pt", padding_side="right")
         ids, mask = batch["input_ids"], batch["attention_mask"].bool()
         logits = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits

@@ -56,8 +56,8 @@ class Config(tasks.TaskConfig):
     RATES: ClassVar = {"learning_rate": (2e-5, 2e-4)}  # TRL's
 
     model: str = "tiny-base"
-    """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
-    tiny-base-800 and micro-base-3200. tiny is what this script trains with its defaults."""
+    """tiny, one of its base models, a folder, or a hub name. Base models are tiny-base, ...: see
+    llm_track/models.py. tiny is what this script trains with its defaults."""
     total_samples: PositiveInt = 4_800
     """Number of demonstrations to learn from."""
     batch_size: PositiveInt = 32

@@ -308,8 +308,9 @@ class Task:
         """The demonstration without what its prompt opens."""
         return problem.demonstration.removeprefix(self.opening)
 
-    def text(self, rng: np.random.Generator) -> str:
-        """A piece of the mostly unformatted text that the tiny base model is pretrained on."""
+    def text(self, rng: np.random.Generator, demonstrations: float) -> str:
+        """A piece of the text that the tiny base model is pretrained on: with this probability a
+        demonstration, otherwise unformatted."""
         raise UsageError(f"--model tiny: made for {', '.join(GENERATED)}, not for {self.id}")
 
 
@@ -377,12 +378,12 @@ class GeneratedTask(Task):
         """The thinking that leads to the answer."""
         return thinking(problem.demonstration)[1]
 
-    def text(self, rng: np.random.Generator) -> str:
+    def text(self, rng: np.random.Generator, demonstrations: float) -> str:
         problem = self._draw(rng, test=False)
-        kind = rng.random()
-        if kind < 0.45:
+        kind, unformatted = rng.random(), 1 - demonstrations
+        if kind < unformatted * 9 / 17:
             return problem.prompt + problem.answer
-        if kind < 0.85:
+        if kind < unformatted:
             return problem.prompt + self.thought(problem)
         return problem.prompt + problem.demonstration
 
@@ -695,7 +696,7 @@ class TaskConfig(LanguageConfig):
             raise UsageError(f"--{what} {REWARD}: is a reward model; use --reward-model")
         if self.initial_per_seed and self.model not in MADE:
             raise UsageError(
-                f"--initial-per-seed: --model {self.model} is one model; {', '.join(MADE[:4])} are "
+                f"--initial-per-seed: --model {self.model} is one model; {', '.join(MADE[:-2])} are "
                 "made with a seed"
             )
         if self.grader != "rules" and self.task in GENERATED:
@@ -758,7 +759,11 @@ MAX_DATA = 2**32  # bytes of a file
 HUB_SECONDS = 10  # to wait for a hub's answer about the commit of a model
 REWARD, TEACHER = "tiny-reward", "tiny-teacher"
 # Models that are made at first use; see models.py.
-MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-3200", REWARD, TEACHER)
+BASES = (
+    *("tiny-base", "tiny-base-400", "tiny-base-800"),
+    *("tiny-base-800-5", "tiny-base-800-1", "tiny-base-800-0", "micro-base-3200"),
+)
+MADE = ("tiny", *BASES, REWARD, TEACHER)
 MODELS = ("model", "reward_model", "teacher")  # flags that name one
 # The scripts that make them, one after another; for the others sft.py alone.
 SCRIPTS = {REWARD: ("sft", "reward_model"), TEACHER: ("sft", "grpo")}

@@ -96,9 +96,8 @@ class LanguageConfig(ResumableConfig):
     """Leave out rows of a data set that are too long. Otherwise they are refused. Too long are a
     prompt for the model's context, and a completion to learn from for --max-new-tokens."""
     model: str = "tiny"
-    """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
-    tiny-base-800 and micro-base-3200; tiny is tiny-base after a run of sft.py; see
-    llm_track/models.py."""
+    """tiny, one of its base models, a folder, or a hub name. Base models are tiny-base, ...: see
+    llm_track/models.py. tiny is tiny-base after a run of sft.py."""
     seeds: Annotated[Seeds, Execution()] = 1
     """Number of seeds S. Those of a small Llama are trained as one batch, those of any other model
     one after another."""

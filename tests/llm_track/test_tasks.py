@@ -53,9 +53,20 @@ def test_held_out_prompts_are_never_trained_on(task: str) -> None:
     assert trained.isdisjoint(test)
     assert all(tasks.held_out(prompt) for prompt in test)
     mark = ":" if task == "countdown" else "="
-    texts = (made.text(draw) for _ in range(1000))
+    texts = (made.text(draw, 0.15) for _ in range(1000))
     trained |= {text[: text.index(mark) + 1] for text in texts}
     assert not any(tasks.held_out(prompt) for prompt in trained)
+
+
+@pytest.mark.parametrize("dose", [0.0, 0.01, 0.15])
+def test_a_dose_of_demonstrations(dose: float) -> None:
+    """What is not one is an answer or a thought, 9 to 8."""
+    draw, made = rng(), tasks.GENERATED["addition"]
+    texts = [made.text(draw, dose) for _ in range(10_000)]
+    shown = sum(tasks.ANSWER in text for text in texts)
+    thought = sum(";" in text and tasks.ANSWER not in text for text in texts)
+    assert shown == pytest.approx(10_000 * dose, abs=100 * (dose > 0))
+    assert thought / (10_000 - shown) == pytest.approx(8 / 17, abs=0.02)
 
 
 def test_the_held_out_prompts_are_these() -> None:
