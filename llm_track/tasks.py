@@ -696,8 +696,8 @@ class TaskConfig(LanguageConfig):
             raise UsageError(f"--{what} {REWARD}: is a reward model; use --reward-model")
         if self.initial_per_seed and self.model not in MADE:
             raise UsageError(
-                f"--initial-per-seed: --model {self.model} is one model; {', '.join(MADE[:-2])} are "
-                "made with a seed"
+                f"--initial-per-seed: --model {self.model} is one model; made with a seed are "
+                f"{', '.join(MADE[:-2])}"
             )
         if self.grader != "rules" and self.task in GENERATED:
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")

@@ -51,6 +51,8 @@ from manyseeds.benchmarks.measurements import llm_pipeline
 from manyseeds.benchmarks.store.methods import Method, by_seed
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.llm_track.models import BASES
+from manyseeds.llm_track.tasks import GENERATED
 from manyseeds.stats import Floats
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
@@ -61,6 +63,9 @@ R1 = "DeepSeek-AI, 2025, arXiv 2501.12948"
 DR_GRPO = "Liu et al., 2025, arXiv 2503.20783"
 GAO = "Gao et al., 2022, arXiv 2210.10760"
 GRPO = "Shao et al., 2024, arXiv 2402.03300"
+YUE = "Yue et al., 2025, arXiv 2504.13837"
+TWO = "Wu et al., 2025, arXiv 2510.00977"
+ADDITION = GENERATED["addition"]
 
 Section = Callable[[Sequence[Method], Path], Iterable[Block]]
 
@@ -137,25 +142,40 @@ def metric_at_points(m: Method, name: str) -> Floats:
 # ---- R1-Zero -------------------------------------------------------------------------------
 
 ZERO_COLUMNS = (
-    *("base", "method", "n", "pass@1 before", "after, mean [95%]", "pass@16 before"),
-    *("after", "cons@16 before", "after", "format before", "after", "length before", "after"),
+    *("base", "steps", "demonstrations", "method", "n", "format before", "after"),
+    *("pass@1 before", "after, mean [95%]", "right of formatted before", "after"),
+    *("pass@16 before", "after", "cons@16 before", "after"),
     f"seeds with accuracy above {SOLVED} within {WITHIN:,} samples",
 )
+FORMATTED = "right of formatted, after minus before"
+
+
+def right_of_formatted(m: Method, when: str) -> Floats:
+    """The share of right samples by that of formatted ones, [S]; NaN where there is none."""
+    formatted = m.values("format", when)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(formatted > 0, m.values("pass@1", when) / formatted, np.nan)
 
 
 def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """RL from a base model, without SFT."""
+    """RL from a base model, without SFT, by how often it has seen the format."""
     pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in suite.R1_ZERO]
     shown = {f"{display(m.algo)} from {x['model']}": (x["model"], m) for x, m in pairs if m}
     if not shown:
         return
-    rows, gains, ahead = [], [], []
+    rows, gains, ahead, apart = [], [], [], []
     for run, (base, m) in shown.items():
-        best = best_accuracy(m)
+        best, made = best_accuracy(m), BASES[base]
         early = f"{int((best > SOLVED).sum())} of {m.n}"
-        more = *m.means("pass@16"), *m.means("cons@16"), *m.means("format"), *m.means("length", 1)
-        rows.append((base, m.label, m.n, *m.both("pass@1"), *more, early))
+        shares = [right_of_formatted(m, when) for when in ("initial", "final")]
+        said = ("" if np.isnan(x).all() else f"{np.nanmean(x):.3f}" for x in shares)
+        steps = str(made.steps or ADDITION.base_steps)
+        of_base = base, steps, f"{made.demonstrations:.0%}"
+        more = *m.both("pass@1"), *said, *m.means("pass@16"), *m.means("cons@16")
+        rows.append((*of_base, m.label, m.n, *m.means("format"), *more, early))
         gains += compared("pass@1 after minus before", run, change(m, "pass@1"))
+        both = [by_seed(m, x) for x in reversed(shares)]
+        apart += compared(FORMATTED, run, paired(*both))
         over = stats.mean_difference(best - SOLVED)
         ahead += compared(f"best accuracy minus {SOLVED}", run, over)
     yield judged(
@@ -167,10 +187,22 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         figure=curves_of(
             "language-zero",
             "pass@1 and length of R1-Zero",
-            {"pass@1": "pass@1", "length, tokens": "length"},
+            {"pass@1": "pass@1", "format": "format"},
             {run: m for run, (_, m) in shown.items()},
-            floors={"length, tokens": 0.0},
         ),
+    )
+    about = Text(
+        "The base models differ in the steps of their pretraining, and in the share of its text "
+        "that are demonstrations, which alone have the format; format before RL shows whether that "
+        "was so. Right of formatted is pass@1 divided by the share of formatted samples."
+    )
+    yield judged(
+        "language-zero-formatted",
+        "Reinforcement learning from rules alone improves more than the format: of the formatted "
+        "samples more are right.",
+        f"{R1}, sec. 2.2",
+        apart,
+        [about],
     )
     about = Text(
         "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that a seed's "
@@ -183,6 +215,84 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"{R1}, sec. 2.2",
         ahead,
         [about],
+    )
+
+
+# ---- Many samples --------------------------------------------------------------------------
+
+
+def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """pass@256 of a base model, before and after RL."""
+    m = run_of(found, "grpo", "addition", suite.MANY_SAMPLES)
+    if m is None:
+        return
+    points, gains = m.curve("pass@1")[0], {}
+    for name in ("pass@1", "pass@4", "pass@256"):
+        values = m.curve(name)[1]
+        ends = [by_seed(m, values[:, k]) for k in (-1, 0)]
+        gains[name] = compared(f"{name} after minus before", m.label, paired(*ends))
+    sizes = f"{suite.MANY_SAMPLES['eval_prompts']} held-out prompts, 256 samples of each"
+    yield judged(
+        "language-many",
+        "A base model solves more than the same model after RL where each prompt has many samples.",
+        YUE,
+        gains["pass@256"],
+        [Text(f"At the first and at the last of {len(points)} evaluations on {sizes}.")],
+        sign=-1,
+        beside=[*gains["pass@1"], *gains["pass@4"]],
+        figure=curves_of(
+            "language-many", "pass@k during RL", {"pass@k": "pass@1", "pass@256": "pass@256"},
+            {m.label: m},
+        ),
+    )  # fmt: skip
+
+
+# ---- Group sizes ---------------------------------------------------------------------------
+
+GROUP_COLUMNS = (
+    *("prompts", "group size", "samples", "steps", "n", "groups with a signal"),
+    *("pass@1 before", "after, mean [95%]"),
+)
+KEPT = 0.95  # of the score of large groups that small ones are to have; the paper finds 0.976
+
+
+def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """Small groups beside large ones: with as many samples, and with as many steps."""
+    wanted = (*suite.GROUPS, suite.PAIRS)
+    shown = [m for x in wanted if (m := run_of(found, "grpo", "addition", x))]
+    if len(shown) < len(wanted):
+        return
+    rows = []
+    for m in shown:
+        prompts, size, total = (m.settings[x] for x in ("prompts", "group_size", "total_samples"))
+        mixed = 1 - metric(m, "all_solved").mean() - metric(m, "all_failed").mean()
+        sizes = str(prompts), str(size), f"{total:,}", str(-(-total // (prompts * size)))
+        rows.append((*sizes, m.n, f"{mixed:.0%}", *m.both("pass@1")))
+    large, *others, few = shown
+
+    scores = by_seed(few, few.values("pass@1")), by_seed(large, KEPT * large.values("pass@1"))
+    kept = compared(
+        f"pass@1 minus {KEPT:g} of that of groups of 16", "groups of 2", paired(*scores)
+    )
+    equal = []
+    for m in others:
+        what = f"groups of {m.settings['group_size']} minus {large.settings['group_size']}"
+        equal += compared("pass@1, equal samples", what, between(m, large, measure("pass@1")))
+    details = [Table("language-groups", GROUP_COLUMNS, rows)]
+    yield judged(
+        "language-groups",
+        f"Groups of 2 reach at least {KEPT:.0%} of the pass@1 of groups of 16, with an eighth of "
+        "the samples.",
+        TWO,
+        kept,
+        details,
+        beside=equal,
+        figure=curves_of(
+            "language-groups",
+            "pass@1 and entropy by the size of groups, equal samples",
+            {"pass@1": "pass@1", "entropy": "entropy"},
+            {f"groups of {m.settings['group_size']}": m for m in (large, *others)},
+        ),
     )
 
 
@@ -383,7 +493,7 @@ CLIP_COLUMNS = (
 
 def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """What a larger upper clip range does where the clip acts."""
-    pairs = [(x, run_of(found, "dapo", "countdown", x)) for x in suite.CLIP_HIGHER]
+    pairs = [(x, run_of(found, "dapo", "addition", x)) for x in suite.CLIP_HIGHER]
     shown = [(x["clip_range_high"], m) for x, m in pairs if m]
     if len(shown) < 2:
         return
@@ -629,6 +739,8 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 SECTIONS: dict[str, Section] = {
     "R1-Zero: reinforcement learning without SFT": zero_section,
+    "Many samples of a base model": many_section,
+    "The size of groups": groups_section,
     "A learned reward is over-optimised": rlhf_section,
     "The stages of DeepSeek-R1": pipeline_section,
     "Clip-higher and entropy": clip_section,

@@ -179,12 +179,21 @@ DAPO_SWITCHES: tuple[dict[str, Any], ...] = (
 )
 GRPO_MODES: tuple[dict[str, Any], ...] = ({}, {"supervision": "outcome", "iterations": 4})
 # Experiments, each of which can show a claim of a paper to be true or false; see
-# chapters/language_claims.py. R1-Zero begins without SFT, from bases of which one has no signal.
-ZERO = {"total_samples": 25_600, "eval_samples": 16}
+# chapters/language_claims.py. Seed k begins with model k: intervals contain the initial model's.
+OWN = {"initial_per_seed": True}
+# R1-Zero begins without SFT: pretraining has 200, 400 or 800 steps, and 15, 5, 1 or 0% of its text
+# are demonstrations.
+ZERO = {"total_samples": 25_600, "eval_samples": 16, **OWN}
+DOSES = ("", "-400", "-800", "-800-5", "-800-1", "-800-0")
 R1_ZERO: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("grpo", {"model": "tiny-base", **ZERO}),
-    *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("grpo", "dr_grpo", "rlhf_ppo")),
+    *(("grpo", {"model": f"tiny-base{base}", **ZERO}) for base in DOSES),
+    *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("dr_grpo", "rlhf_ppo")),
 )
+MANY_SAMPLES = {"model": "tiny-base-800", **ZERO, "eval_samples": 256, "eval_prompts": 64}
+# Groups of each size with as many samples per step and in all, and the smallest with as many
+# prompts and steps as the largest.
+GROUPS = tuple({"prompts": 256 // n, "group_size": n, **OWN} for n in (16, 8, 4, 2))
+PAIRS = {"prompts": 16, "group_size": 2, "total_samples": 6_400, **OWN}
 LEARNED = {"reward_model": "tiny-reward", "total_samples": 12_800, "eval_samples": 16}
 SLOWLY = {"rules": False, "learning_rate": 1e-4}
 RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -196,8 +205,8 @@ RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
         for n in (1, 4)
     ),
 )
-# On countdown, with so many gradient steps per rollout that the clip acts.
-CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, "eval_samples": 16}
+# With so many gradient steps per rollout that the clip acts.
+CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, "eval_samples": 16, **OWN}
 CLIP_HIGHER = tuple({**CLIPPED, "clip_range_high": high} for high in (0.2, 0.28, 0.5))
 # DAPO's token-level loss and overlong handling, each alone, where many completions are cut off.
 PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 36}
@@ -213,9 +222,10 @@ EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
 # Dr. GRPO has no KL, and a KL holds lengths closer to the initial model's.
 WITHOUT_KL = {"kl_coef": 0.0}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
-    *((algo, "addition", 5, x) for algo, x in R1_ZERO),
+    *((algo, "addition", 30, x) for algo, x in R1_ZERO),
+    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, PAIRS)),
     *((algo, "addition", 10, x) for algo, x in (*RLHF, ("rlhf_ppo", EQUAL))),
-    *(("dapo", "countdown", 10, x) for x in CLIP_HIGHER),
+    *(("dapo", "addition", 30, x) for x in CLIP_HIGHER),
     *(("dapo", "rambling", 10, x) for x in LONG),
     ("grpo", "rambling", 10, WITHOUT_KL),
 )
