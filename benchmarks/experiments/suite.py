@@ -206,7 +206,7 @@ RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 # With so many gradient steps per rollout that the clip acts.
-CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, "eval_samples": 16, **OWN}
+CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, **ZERO}
 CLIP_HIGHER = tuple({**CLIPPED, "clip_range_high": high} for high in (0.2, 0.28, 0.5))
 # DAPO's token-level loss and overlong handling, each alone, where many completions are cut off.
 PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 36}
