@@ -20,6 +20,7 @@ from manyseeds.benchmarks.store.comparison import (
     applies,
     at_budget,
     common_budget,
+    is_stale,
 )
 from manyseeds.benchmarks.store.names import NAMES, display, place_of, place_of_env
 from manyseeds.errors import printable
@@ -154,13 +155,14 @@ def profile(tasks: Sequence[Floats]) -> Line:
 def cell_table(scores: Scores, pairs: Sequence[Pair]) -> Table:
     """Mean scores of all algorithms on all environments."""
     envs = sorted({pair.env for pair in pairs}, key=place_of_env)
-    known = {(pair.algo, pair.env) for pair in pairs if pair.ours}
+    known = {(pair.algo, pair.env): pair.ours for pair in pairs if pair.ours}
     rows = []
     for algo, own in scores.items():
         cells = []
         for env in envs:
             if env in own:
-                cells.append(f"{own[env].mean():.3f} (n = {len(own[env])})")
+                stale = ", stale" * is_stale(known[algo, env])
+                cells.append(f"{own[env].mean():.3f} (n = {len(own[env])}{stale})")
             elif (algo, env) in known:
                 cells.append("no scale")
             else:

@@ -543,6 +543,7 @@ def few_seeds(results: Sequence[Result]) -> Iterator[Block]:
             Text("The paper shows one such pair; here is how often there is one."),
             drawn,
             folded_if_long("Every run", Table("claims-seeds", SPLIT, rows)),
+            *commands([run.run for run in runs]),
         ],
     )
     found = []

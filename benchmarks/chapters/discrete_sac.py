@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
 from manyseeds.benchmarks.chapters.differences import corrected_verdicts
 from manyseeds.benchmarks.experiments.suite import NO_PARTS, Cell
-from manyseeds.benchmarks.store.comparison import MEASURES, Pair, run_of
+from manyseeds.benchmarks.store.comparison import MEASURES, Pair, is_stale, run_of
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
 from manyseeds.record import plural
@@ -71,7 +71,8 @@ def ours_of(pair: Pair | None) -> Result | None:
 
 def row(env: str, name: str, result: Result) -> tuple[str, ...]:
     return (
-        *(env, f"{result.timesteps_requested:,}", name, str(len(result.seeds))),
+        *(env, f"{result.timesteps_requested:,}", name + " (stale)" * is_stale(result)),
+        str(len(result.seeds)),
         *(result.text("final"), result.failures_text(), result.text("auc", "mean")),
     )
 

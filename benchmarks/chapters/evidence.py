@@ -48,7 +48,13 @@ from manyseeds.benchmarks.experiments.verdicts import (
 )
 from manyseeds.benchmarks.measurements import margins
 from manyseeds.benchmarks.measurements.error_rates import STORED
-from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, plain_command
+from manyseeds.benchmarks.store.comparison import (
+    MEASURES,
+    SB3,
+    Pair,
+    is_stale,
+    plain_command,
+)
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
     FLOOR,
@@ -236,14 +242,14 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     panels: Verdicts = {name: {} for name in MEASURES.values()}
     for pair, (measure, name) in product(pairs, MEASURES.items()):
         if verdict := pair.verdict(measure):
-            panels[name][f"{pair.env}, {display(pair.algo)}"] = verdict.parity
+            panels[name][f"{pair.env}, {name_of(pair)}"] = verdict.parity
     label = "All verdicts against SB3"
     if figure := verdict_forest("verdicts", label, panels, "ours minus SB3's"):
         yield figure
     rows: Rows = [
         (
             pair.env,
-            Link(display(pair.algo), page=page_name(pair.env), anchor=anchor(pair.algo)),
+            Link(name_of(pair), page=page_name(pair.env), anchor=anchor(pair.algo)),
             *(decision_text(pair.verdict(m), pair.headline[0].spec) for m in MEASURES),
         )
         for pair in pairs
@@ -260,6 +266,11 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     )
     together = [together_row(verdicts(pairs, x), name) for x, name in MEASURES.items()]
     yield Table("verdicts-together", TOGETHER, together)
+
+
+def name_of(pair: Pair) -> str:
+    """`PPO`, or `PPO (stale)` where the run of either side is."""
+    return display(pair.algo) + " (stale)" * any(map(is_stale, pair.headline))
 
 
 def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:

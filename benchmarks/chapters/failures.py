@@ -23,7 +23,7 @@ from manyseeds.benchmarks.chapters.differences import (
     compared,
     judged,
 )
-from manyseeds.benchmarks.chapters.origins import command_text
+from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments.suite import (
     ALONE,
     BEFORE_GRPO,
@@ -103,7 +103,7 @@ def no_signal(grpo: Result) -> Claim:
         claim_word(["true" if shares.min() == 1 else "false"]),
         f"{shares.mean():.1%} of the groups are left out, a mean over "
         f"{plural(len(shares), 'seed')}",
-        details=[Text("Known before from the runs of the preset.")],
+        details=[Text("Known before from the runs of the preset."), *commands([grpo.run])],
         source=OURS,
     )
 
@@ -225,12 +225,15 @@ def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
     """Whether fewer seeds fail with one change. dqn: the run of the preset."""
     env = "CartPole-v1"
     found = []
+    runs = []
     for name, settings in STEADIER.items():
         if (run := find("dqn", env, **settings)) and dqn:
             found += compared(FAILING, f"{name} minus the preset", failing_less(run, dqn))
+            runs += [dqn.run] * (not runs) + [run.run]
     plain, c51 = (find("rainbow", env, **x) for x in (NO_PARTS, ALONE["C51"]))
     if plain and c51:
         found += compared(FAILING, "C51 minus DQN, networks of 64-64", failing_less(c51, plain))
+        runs += [plain.run, c51.run]
     if found:
         yield judged(
             "failures-steadier",
@@ -243,7 +246,8 @@ def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
                     "DQN with its preset and one change; and Rainbow's parts, of which C51 alone, "
                     "with smaller networks. A seed fails that ends below the threshold. Intervals "
                     "are Newcombe's (1998), p is Fisher's."
-                )
+                ),
+                *commands(runs),
             ],
             sign=-1,
         )
@@ -264,7 +268,7 @@ def had_learned(dqn: Result) -> Claim:
         claim_word(["true"] * reached + ["false"] * (len(failed) - reached)),
         f"{reached} of {len(failed)} failing seeds had scored {bar:g} or more before; of the "
         f"{len(others)} others {lost} had fallen below it in between",
-        details=[Text("Known before from the runs of the preset.")],
+        details=[Text("Known before from the runs of the preset."), *commands([dqn.run])],
         source=OURS,
     )
 

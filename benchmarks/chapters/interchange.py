@@ -34,11 +34,11 @@ from manyseeds.benchmarks.chapters.differences import (
     corrected_verdicts,
     verdict_forest,
 )
-from manyseeds.benchmarks.chapters.origins import command_text
+from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
 from manyseeds.benchmarks.experiments.verdicts import LOOKS, Verdict
 from manyseeds.benchmarks.measurements.library_details import STORED
-from manyseeds.benchmarks.store.comparison import MEASURES
+from manyseeds.benchmarks.store.comparison import MEASURES, is_stale
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
     Result,
@@ -85,10 +85,13 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
     pairs: list[tuple[str, ...]] = []
     speed: Verdicts = {}  # of ours against each library, by algorithm
     compared: dict[Pair, tuple[Result, Result]] = {}
+    labels: dict[tuple[str, str, str], str] = {}
     for (algo, env), runs in found.items():
         for library, r in runs.items():
+            label = NAMES[library] + " (stale)" * is_stale(r)
+            labels[algo, env, library] = label
             texts = (r.text("final", "mean"), r.text("auc", "mean"), r.failures_text())
-            scores.append((env, display(algo), NAMES[library], str(len(r.seeds)), *texts))
+            scores.append((env, display(algo), label, str(len(r.seeds)), *texts))
         for one, other in combinations(runs, 2):
             compared[algo, env, one, other] = runs[one], runs[other]
     ruled = {
@@ -119,8 +122,9 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
             auc = corrected[pair, "auc"]
         if one == "manyseeds":
             own = speed.setdefault(f"{display(algo)}, learning speed", {})
-            own[f"{env}, {NAMES[other]}"] = auc
-        pairs.append((env, display(algo), NAMES[one], NAMES[other], *words))
+            own[f"{env}, {labels[algo, env, other]}"] = auc
+        sides = (labels[algo, env, library] for library in (one, other))
+        pairs.append((env, display(algo), *sides, *words))
     baselines = ROOT / "benchmarks" / "baselines"
     files = (Link(NAMES[name], file=baselines / f"{name}_baseline.py") for name in SCRIPTS)
     about = Text(
@@ -144,6 +148,7 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
             about,
             folded_if_long("Scores by library", Table("interchange-scores", SCORES, scores)),
             folded_if_long("Every pair's verdicts", Table("interchange-verdicts", PAIRS, pairs)),
+            *commands([r.run for runs in found.values() for r in runs.values()]),
         ],
     )
     for algo in ("ppo", "dqn"):

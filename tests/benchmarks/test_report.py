@@ -44,7 +44,7 @@ from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.environment_pages import page_name
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.revised import Revised
-from manyseeds.benchmarks.experiments.suite import SUITES, Cell
+from manyseeds.benchmarks.experiments.suite import COMMON, SUITES, Cell
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.whole import beside, read_store
@@ -80,12 +80,12 @@ def plant(
     """A finished run of `algo` (sb3-ppo: SB3's); a curve is RANDOM, middle, final at 0, T/2, T.
 
     Sampled scores are 10 below the greedy ones, and episodes spread by 7. speed: timesteps per
-    second of a seed.
+    second of a seed. rejax-ppo is another library's, too.
     """
-    name = algo.removeprefix("sb3-")
-    trained_by = (
-        f"manyseeds.algos.{algo}" if name == algo else "manyseeds.benchmarks.baselines.sb3_baseline"
-    )
+    library, _, name = algo.rpartition("-")
+    trained_by = f"manyseeds.algos.{algo}"
+    if library:
+        trained_by = f"manyseeds.benchmarks.baselines.{library}_baseline"
     module = importlib.import_module(f"manyseeds.algos.{name}")
     config = from_preset(module.Config, module.PRESETS, env, results=str(results), **settings)
     folder = RunFolder.of(config, algo)
@@ -394,6 +394,24 @@ def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
     assert "<summary>2 runs, 1 of them stale</summary>" in page
     assert "code 0123456789ab (stale), commit c0ffee" in page
     assert list(pd.read_csv(tmp_path / "tables/scores.csv")["stale"]) == [False, True]
+
+
+@pytest.mark.parametrize("digest", [None, "0123456789ab"])
+def test_every_page_with_scores_of_stale_runs_says_so(tmp_path: Path, digest: str | None) -> None:
+    common = COMMON["ppo", ENV]
+    for algo in ("ppo", "sb3-ppo", "a2c", "sb3-a2c", "dqn", "sb3-dqn", "sac_discrete"):
+        for env in (ENV, "Acrobot-v1"):
+            plant(tmp_path, algo, around(300.0, 30), env=env, digest=digest)
+    for algo in ("ppo", "rejax-ppo"):
+        plant(tmp_path, algo, around(300.0, 30), digest=digest, **common)
+    report.report(tmp_path)
+    pages = {path.name: path.read_text() for path in generated(tmp_path)}
+    del pages["missing.md"]
+    shown = {f"{ENV}.md", "Acrobot-v1.md", "README.md", "verdicts.md", "aggregate.md"}
+    assert {"failures.md", "interchange.md", *shown} == set(pages)
+    for name, page in pages.items():
+        without_key = page.replace("† stale,", "").replace("**Stale** marks", "")
+        assert bool(re.search(r"stale\b|†", without_key)) is bool(digest), name
 
 
 def markup(page: str) -> str:
