@@ -319,6 +319,11 @@ def averaged_replicas(stored: dict[str, Any]) -> Iterator[Block]:
         "are then averaged, with Adam's moments, which is our choice. spread: how far a replica is "
         "from the average, over the average's way from the start."
     )
+    details: list[Block] = [
+        Text(about),
+        Table("claims-replicas", WAYS, rows),
+        command_text(stored),
+    ]
     for other, claim in (
         ("plain", f"PPO learns faster when {K} replicas of each update are averaged."),
         ("deeper", f"{K} replicas, averaged, learn faster than {K} times as many epochs."),
@@ -330,15 +335,11 @@ def averaged_replicas(stored: dict[str, Any]) -> Iterator[Block]:
         }
         if verdicts:
             name = f"claims-replicas-{other}"
-            details: list[Block] = [
-                Text(about),
-                Table("claims-replicas", WAYS, rows),
-                command_text(stored),
-            ]
             sides = f"averaged minus {other}"
             yield tested(
                 p_of(verdicts), partial(replicas_card, name, claim, verdicts, sides, details)
             )
+            details = [Text("The trainings and their scores are those of the claim above.")]
 
 
 def replicas_card(
@@ -562,6 +563,11 @@ def few_seeds(results: Sequence[Result]) -> Iterator[Block]:
     yield from middle_half(runs)
 
 
+def deviation(values: Floats) -> float:
+    """The standard deviation, and exactly 0 of equal values."""
+    return float(np.std(values)) if np.ptp(values) > 0 else 0.0
+
+
 def is_preset(run: Result) -> bool:
     """Whether it is the run of an algorithm of ours with its preset."""
     if run.algo not in catalog.names("algos"):
@@ -576,28 +582,41 @@ def middle_half(runs: Sequence[Result]) -> Iterator[Block]:
     for run in runs:
         by_algo.setdefault(run.algo, []).append(normalised(run))
     rows = []
+    answers: list[Answer] = []
     ratios = []
+    constant = []  # algorithms whose median does not vary
     rng = np.random.default_rng(0)
     for algo, tasks in by_algo.items():
         if len(tasks) < 3:  # the median of two is their mean
             continue
         drawn = np.stack([rng.choice(x, (SPLITS, FEW[-1])) for x in tasks])  # [tasks, draws, seeds]
-        iqm = np.std(stats.iqm(drawn.transpose(1, 0, 2).reshape(SPLITS, -1)))
-        median = np.std(np.median(drawn.mean(-1), axis=0))
-        ratios.append(float(iqm / median))
+        iqm = deviation(stats.iqm(drawn.transpose(1, 0, 2).reshape(SPLITS, -1)))
+        median = deviation(np.median(drawn.mean(-1), axis=0))
+        answers.append("undecided" if iqm == median == 0 else "true" if iqm < median else "false")
+        if median > 0:
+            ratios.append(f"{iqm / median:.2f}")
+        else:
+            constant.append(display(algo))
         rows.append((display(algo), str(len(tasks)), f"{iqm:.4f}", f"{median:.4f}"))
-    if not ratios:
+    if not rows:
         return
+    number = f"its deviation is {', '.join(ratios)} of the median's" if ratios else ""
+    without = f"the median of {' and '.join(constant)} does not vary" if constant else ""
+    guarded = Text(
+        "Where the median does not vary, there is no quotient: the comparison is false if the IQM "
+        "varies, and undecided if it does not."
+    )
     yield Claim(
         "The IQM over environments and seeds varies less than the median over environments.",
-        claim_word(["true" if ratio < 1 else "false" for ratio in ratios]),
-        f"its deviation is {', '.join(f'{ratio:.2f}' for ratio in ratios)} of the median's",
+        claim_word(answers),
+        ", but ".join(filter(None, (number, without))),
         details=[
             Text(
                 f"Normalised learning speed of the presets' runs with {MANY} seeds or more: "
                 f"{FEW[-1]} seeds of each environment are drawn {SPLITS:,} times. The IQM is that "
                 "of all of them together, the median that of the environments' means."
             ),
+            *([guarded] if constant else []),
             Table("claims-iqm", MIDDLE, rows),
         ],
         source=AGARWAL,

@@ -28,8 +28,11 @@ MEASURED = {  # what every file of measurements says of them
 
 
 def tables_of(blocks: Iterable[Block]) -> dict[str, list[list[str]]]:
-    """The rows of all tables of a page, folded ones too, by name."""
-    return {x.name: cells_of(x) for x in walk(blocks) if isinstance(x, Table)}
+    """The rows of all tables of a page, folded ones too, by name: no page has a table twice."""
+    tables = [x for x in walk(blocks) if isinstance(x, Table)]
+    names = [x.name for x in tables if x.name]
+    assert len(set(names)) == len(names), names
+    return {x.name: cells_of(x) for x in tables}
 
 
 @pytest.fixture(autouse=True)

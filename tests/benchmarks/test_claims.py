@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -213,7 +215,10 @@ def test_what_is_said_of_replicas(tmp_path: Path) -> None:
         return {**MEASURED, "seeds": 30, "replicas": 4, "measurements": rows}
 
     write_measured(tmp_path / "replicas.json", stored(plain=300, deeper=420, averaged=400))
-    found = claims_in(claims.page([], tmp_path))
+    page = list(claims.page([], tmp_path))
+    found = claims_in(page)
+    assert len(tables_of(page)["claims-replicas"]) == 3
+    assert "those of the claim above" in str(found["claims-replicas-deeper"].details)
     assert found["claims-replicas-plain"].verdict == "holds"
     assert found["claims-replicas-deeper"].verdict == "does not hold"
     code = {"digest": "0123"}
@@ -379,6 +384,39 @@ def test_the_iqm_of_all_against_the_median_of_means(tmp_path: Path) -> None:
     plant(tmp_path / "two", "ppo", numbers(120, 300, 30), env=ENV)
     plant(tmp_path / "two", "ppo", numbers(120, -300, 30), env="Acrobot-v1")
     assert name not in claims_in(claims.page(results_of(tmp_path / "two"), tmp_path))
+
+
+def test_the_iqm_where_the_median_does_not_vary() -> None:
+    """Two environments on both sides of one without any spread, whose score is the median."""
+
+    def runs(algo: str, spread: float, of_middle: float = 0.0) -> list[Any]:
+        made = []
+        for mean, noise in ((0.3, spread), (0.5, of_middle), (0.7, spread)):
+            auc = np.array([*numbers(120, mean, noise).values()])
+            spec = SimpleNamespace(random_score=0.0, reference_score=1.0)
+            made.append(SimpleNamespace(algo=algo, spec=spec, auc=auc))
+        return made
+
+    (varies,) = claims.middle_half(runs("ppo", 0.01))
+    (constant,) = claims.middle_half(runs("ppo", 0.0))
+    (both,) = claims.middle_half([*runs("ppo", 0.01), *runs("a2c", 0.2, 0.2)])
+    assert isinstance(varies, Claim)
+    assert isinstance(constant, Claim)
+    assert isinstance(both, Claim)
+    assert varies.verdict == "does not hold"
+    assert constant.verdict == "not shown"
+    for claim in (varies, constant):
+        assert text_of(claim.number) == "the median of PPO does not vary"
+    (ppo, a2c) = tables_of([both])["claims-iqm"]
+    assert ppo[-1] == "0.0000" < a2c[-1]
+    ratio = float(a2c[2]) / float(a2c[3])
+    found = re.fullmatch(
+        "its deviation is (.*) of the median's, but the median of PPO does not vary",
+        text_of(both.number),
+    )
+    assert found
+    assert float(found[1]) == pytest.approx(ratio, abs=0.02)
+    assert "there is no quotient" in str(both.details)
 
 
 def test_runs_without_any_spread_are_left_out(tmp_path: Path) -> None:
