@@ -7,6 +7,8 @@ held together here: mend all copies at once, or give what differs another name.
 from __future__ import annotations
 
 import ast
+import difflib
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -99,6 +101,62 @@ def test_versions_do_differ(name: str) -> None:
         for one, other in combinations(versions(name, files), 2):
             words = f"{one[0]}.py and {other[0]}.py"
             assert SOURCES[one[0]][name] != SOURCES[other[0]][name], words
+
+
+# Lines of code, without docstrings and comments, that the diff of two siblings changes: removed and
+# added ones.
+MOST = 150
+# The pairs whose methods differ in more than an update, each with a limit of its own.
+MORE = {
+    ("td3", "sac"): 170,  # a stochastic policy, its noise and its temperature
+    ("sac", "sac_discrete"): 200,  # the critics, and DQN's memory
+    ("dqn", "pqn"): 270,  # rollouts in the place of the memory
+    ("reinforce", "grpo"): 300,  # groups, minibatches and a reference
+    ("dqn", "rainbow"): 340,  # six parts
+}
+# Those that a reader is told to compare.
+COMPARED = re.findall(
+    r"diff algos/(\w+)\.py algos/(\w+)\.py", (ROOT / "algos/README.md").read_text()
+)
+
+
+def code_of(file: Path) -> list[str]:
+    """The lines of a file that are neither blank, comments nor docstrings, those of fields too."""
+    text = file.read_text()
+    words = {
+        i
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for i in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    lines = enumerate(text.splitlines(), start=1)
+    return [x for i, x in lines if i not in words and x.strip() and x.lstrip()[0] != "#"]
+
+
+def changed(one: str, other: str) -> int:
+    """How many lines of code the diff of two algorithms removes and adds."""
+    sides = (code_of(FILES[name]) for name in (one, other))
+    lines = [*difflib.unified_diff(*sides, n=0)][2:]  # without the names of the files
+    return sum(line[0] in "+-" for line in lines)
+
+
+@pytest.mark.parametrize(("one", "other"), dict.fromkeys(COMPARED))
+def test_the_diff_of_siblings_is_short(one: str, other: str) -> None:
+    found, most = changed(one, other), MORE.get((one, other), MOST)
+    assert found <= most, f"diff algos/{one}.py algos/{other}.py changes {found} lines of code"
+
+
+def test_longer_diffs_are_those_of_pairs_that_readers_compare() -> None:
+    """And longer than those of others: a limit that is needed no more must go."""
+    assert set(MORE) < set(COMPARED)
+    assert {("a2c", "ppo"), ("ddpg", "td3"), ("td3", "sac")} < set(COMPARED)
+    assert all(changed(*pair) > MOST for pair in MORE)
+
+
+def test_only_code_counts(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text('"""Words,\nmore."""\n\nx = 1  # one\n# a comment\n"""Of x."""\ny = "text"\n')
+    assert code_of(file) == ["x = 1  # one", 'y = "text"']
 
 
 def test_every_algorithm_has_a_place_in_the_tree() -> None:
