@@ -60,6 +60,10 @@ def test_links_paths_and_scripts_exist(page: str) -> None:
     assert page != "README.md" or len(scripts) > 4
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 160
+
+
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_what_pages_name_is_there(page: str) -> None:
     """Functions, classes and tables: `manyseeds.cli.parse`."""
@@ -116,6 +120,9 @@ def test_the_example_plays_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     scope: dict[str, Any] = {}
     exec(block, scope)
     assert scope["truncated"]
+    median = scope["policy"].predict.__self__.labels[0]
+    assert f"its median: seed {median}\n" in block
+    assert f"seed={median})" in block
 
 
 @pytest.mark.usefixtures("few_evaluations")
