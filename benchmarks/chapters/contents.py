@@ -26,6 +26,7 @@ from manyseeds.benchmarks.chapters import (
     tabular,
 )
 from manyseeds.benchmarks.chapters.blocks import Block, Items, Page, Text
+from manyseeds.benchmarks.chapters.differences import opened
 from manyseeds.benchmarks.experiments.suite import SUITES
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.benchmarks.store.whole import Store
@@ -35,9 +36,9 @@ from manyseeds.benchmarks.store.whole import Store
 class Chapter:
     """A page beside README.md.
 
-    file, title, about: what README.md says of it. write: its content; nothing: there is no such
-    page. needs, files: a report of a person's own runs has the page where these runs ask for it, or
-    where there is one of the files of measurements.
+    file, title, about: what README.md says of it. write: its content without the rule of verdicts;
+    nothing: there is no such page. needs, files: a report of a person's own runs has the page where
+    these runs ask for it, or where there is one of the files of measurements.
     """
 
     file: str
@@ -48,7 +49,11 @@ class Chapter:
     files: tuple[str, ...] = ()
 
     def page(self, store: Store) -> Page:
-        return Page(self.file, self.title, list(self.write(store)), self.about)
+        return Page(self.file, self.title, self.blocks(store), self.about)
+
+    def blocks(self, store: Store) -> list[Block]:
+        """What is on the page; nothing without content."""
+        return opened([*self.write(store)])
 
     def is_of(self, own: Sequence[StoredRun], results: Path) -> bool:
         """Whether a report of somebody's own runs in a folder has the page."""
@@ -86,7 +91,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         "Verdicts",
         "all of them, their error rates, revised ones, and how to read the numbers",
         lambda store: evidence.page(store.found, store.loaded, store.results),
-        needs=of_kind("control"),
+        needs=lambda own: True,  # other pages link to its rule
     ),
     Chapter(
         "aggregate.md",

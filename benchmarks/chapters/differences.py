@@ -9,12 +9,25 @@ verdicts that are at hand at once by `corrected_verdicts`, of cards that are mad
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.blocks import Block, Claim, ClaimWord, Figure, Inline, Table
+from manyseeds.benchmarks.chapters.blocks import (
+    Block,
+    Claim,
+    ClaimWord,
+    Figure,
+    Inline,
+    Link,
+    Outcome,
+    Table,
+    Text,
+    cells_of,
+    walk,
+)
 from manyseeds.benchmarks.store.results import p_text
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
@@ -82,7 +95,7 @@ HOLM = (
     "Their p-values are corrected together, for all comparisons on this page that decide a claim "
     "(Holm, 1979), so that with no true difference any of them is called better or worse in at "
     "most 5% of cases. The intervals are of one difference each. Equivalent is not a finding of a "
-    "difference and keeps its own rule: the 95% interval lies within the margin."
+    "difference, and is not corrected."
 )
 
 
@@ -131,6 +144,34 @@ def corrected_verdicts(verdicts: Mapping[Key, Parity | None]) -> dict[Key, Parit
 
 
 # ---- Verdicts -------------------------------------------------------------------------------
+
+# What a page that shows verdicts says of them first.
+RULE = Text(
+    "A verdict is on the difference of two means. It is better or worse if the interval of the "
+    "difference lies above or below 0 and the test agrees, equivalent if the interval lies within "
+    "the margin, and undecided otherwise, which does not mean equal. ",
+    Link("The rule", page="verdicts.md", anchor="how-to-read-this"),
+    " says how wide the intervals and margins are, and how many seeds a verdict needs.",
+)
+# `undecided -0.005 [-0.032, +0.021], p=0.659`, as a cell of a table
+WRITTEN = re.compile(r"(better|worse|equivalent|ceiling|undecided)\W+\d")
+
+
+def shows_verdicts(blocks: Iterable[Block]) -> bool:
+    """Whether a table has a verdict, or a forest plot has one on a difference with a margin."""
+    found = [*walk(blocks)]
+    cells = (text for x in found if isinstance(x, Table) for row in cells_of(x) for text in row)
+    forests = (x for x in found if isinstance(x, Figure) and x.kind == "forest")
+    rows = (row for x in forests for of_panel in x.data["panels"].values() for row in of_panel)
+    return any(map(WRITTEN.match, cells)) or any(row.margin is not None for row in rows)
+
+
+def opened(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks of a page, below its outcome with the rule of the verdicts that it shows."""
+    if not shows_verdicts(blocks):
+        return [*blocks]
+    first = next((i for i, x in enumerate(blocks) if not isinstance(x, Outcome)), len(blocks))
+    return [*blocks[:first], RULE, *blocks[first:]]
 
 
 def answer(verdict: Parity | None, meaning: Mapping[str, Answer]) -> Answer:

@@ -34,9 +34,10 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
+from manyseeds.benchmarks.chapters.differences import RULE
 from manyseeds.benchmarks.chapters.origins import folded_origins, origins
 from manyseeds.benchmarks.experiments.verdicts import SHOWN_LEVEL
-from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
+from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, is_stale, targets
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episodes, policies_name
 from manyseeds.benchmarks.store.results import (
@@ -105,9 +106,15 @@ def anchor(algo: str) -> str:
 
 def page(pairs: Sequence[Pair], results: Path) -> Page:
     """The page of an environment, from its pairs."""
-    env, scale = pairs[0].env, scale_text(pairs[0].headline[0])
+    env = pairs[0].env
     drawn = [*own_settings(pairs, results), *figures(pairs)]
-    return Page(page_name(env), env, [scale, *drawn, *sections(pairs, results)])
+    return Page(page_name(env), env, [*opening(pairs), *drawn, *sections(pairs, results)])
+
+
+def opening(pairs: Sequence[Pair]) -> list[Block]:
+    """The scale of the environment, and the rule of the verdicts on it."""
+    judged = any(pair.verdict(measure) for pair in pairs for measure in MEASURES)
+    return [scale_text(pairs[0].headline[0]), *([RULE] if judged else [])]
 
 
 def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
@@ -115,7 +122,7 @@ def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
     stem = score_table(pairs).name
     yield Heading("Scores")
     yield score_note(pairs)
-    yield from core_seconds_note(pairs)
+    yield from core_seconds_note([r for pair in pairs for r in pair.headline])
     yield score_table(pairs)
     yield from failures_list(pairs)
     yield from equal_budgets(pairs)
@@ -262,21 +269,23 @@ def score_note(pairs: Sequence[Pair]) -> Text:
     return Text(f"{text}The terms are explained in ", how, ".")
 
 
-def core_seconds_note(pairs: Sequence[Pair]) -> Iterator[Block]:
+def core_seconds_note(results: Sequence[Result]) -> Iterator[Text]:
     """What core-seconds are, and where they were measured; nothing where there are none."""
     by_machine: dict[str, list[str]] = {}
-    for result in (r for pair in pairs for r in pair.headline):
+    for result in results:
         if result.fastest and np.isfinite(result.core_seconds).any():
             by_machine.setdefault(result.fastest[1], []).append(display(result.algo))
     if not by_machine:
         return
     first, *others = sorted(by_machine, key=lambda name: -len(by_machine[name]))
-    where = [f"on {first}", *(f"those of {', '.join(by_machine[x])} on {x}" for x in others)]
+    named = {x: ", ".join(dict.fromkeys(by_machine[x])) for x in others}
+    where = [f"on {first}", *(f"those of {names} on {x}" for x, names in named.items())]
+    theirs = any(result.algo.startswith(SB3) for result in results)
     yield Text(
         "Core-seconds are those of a seed's learning, evaluation left out, on one core. Ours "
-        "trains all seeds of a part as one batch, SB3 one at a time. They are upper bounds: the "
-        "wall time of one thread, in the fastest part of a run, while other processes ran, "
-        f'{"; ".join(where)}. "-": no seed got there, or none was timed so.'
+        f"trains all seeds of a part as one batch{', SB3 one at a time' * theirs}. They are upper "
+        "bounds: the wall time of one thread, in the fastest part of a run, while other processes "
+        f'ran, {"; ".join(where)}. "-": no seed got there, or none was timed so.'
     )
 
 

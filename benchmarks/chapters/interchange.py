@@ -249,9 +249,9 @@ def details_blocks(
     yield Table(f"{name}-together", header, together)
     yield Text(
         "The learning speed of our code when it is trained with details of other libraries, one at "
-        f"a time and all together, on the first {stored['seeds']} seeds. 'Undecided' does not mean "
-        "that two are equal. These verdicts decide no claim and are single tests. The details, and "
-        "those that are not imitated, are described in ",
+        f"a time and all together, on the first {stored['seeds']} seeds. These verdicts decide no "
+        "claim and are single tests. The details, and those that are not imitated, are described "
+        "in ",
         Link("the script", file=script),
         ".",
     )

@@ -42,6 +42,7 @@ from manyseeds.benchmarks.chapters.differences import (
     verdict_forest,
     with_p,
 )
+from manyseeds.benchmarks.chapters.environment_pages import TO_THRESHOLD, core_seconds_note
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog, suite
 from manyseeds.benchmarks.measurements.critic_cost import STORED
@@ -472,7 +473,7 @@ ADVANTAGES_ABOUT = (
 CRITIC_COLUMNS = (
     *("environment", "algorithm", "parameters", "optimizer, KiB", "peak memory, MiB"),
     *("s per 1M timesteps", "times PPO's", "final, mean [95%]", "timesteps to threshold"),
-    "reached by",
+    *("reached by", TO_THRESHOLD[1]),
 )
 
 
@@ -486,6 +487,7 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
     """The claim and the table of critic_cost.json."""
     rows: Rows = []
     answers = []
+    runs: list[Result] = []
     for env in suite.ABLATED:
         seconds: dict[str, list[float]] = {}
         memory: dict[str, list[float]] = {}
@@ -499,8 +501,11 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
             if algo == "grpo":
                 answers.append(is_less(ratios, [1.0]))
                 answers.append(is_less(memory["grpo"], memory["ppo"]))
-            r = run_with(results, algo, env)
-            scores = [r.text("final", "mean"), *r.threshold_texts()] if r else [""] * 3
+            scores = [""] * 4
+            if r := run_with(results, algo, env):
+                runs.append(r)
+                steps = r.threshold_texts()
+                scores = [r.text("final", "mean"), *steps, r.core_seconds_text()]
             ratio = f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
             costs = *cost_cells(here), f"{median(seconds[algo]):.1f}", ratio
             rows.append((env, display(algo), *costs, *scores))
@@ -521,7 +526,9 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
     details: list[Block] = [
         Table("critic-cost", CRITIC_COLUMNS, rows),
         about,
+        *core_seconds_note(runs),
         command_text(stored, *machine),
+        *commands([r.run for r in runs]),
     ]
     return [answered(claim, GRPO, answers, "of time or memory", None, details)]
 

@@ -73,7 +73,7 @@ def chapter_page(chapters: Sequence[Chapter], store: Store) -> Page | None:
     abouts: list[str] = []
     writer = Writer(targets_of(store))
     for chapter in chapters:
-        if blocks := list(chapter.write(store)):
+        if blocks := chapter.blocks(store):
             headings = [
                 (slug(x.text), x.text) for x in blocks if isinstance(x, Heading) and x.level == 2
             ]

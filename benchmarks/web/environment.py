@@ -47,7 +47,7 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
         "runs": [run_json(pair, result, films) for pair in pairs for result in pair.headline],
     }
     context = {
-        "scale": writer.block(environment_pages.scale_text(pairs[0].headline[0])),
+        "opening": writer.blocks(environment_pages.opening(pairs)),
         "data": data,
         "body": writer.blocks(environment_pages.sections(pairs, store.results)),
     }

@@ -15,7 +15,7 @@ import pytest
 from manyseeds import stats
 from manyseeds.algos import a2c, grpo, ppo, reinforce
 from manyseeds.benchmarks.chapters import policy_gradients
-from manyseeds.benchmarks.chapters.blocks import Claim, Figure, walk
+from manyseeds.benchmarks.chapters.blocks import Claim, Figure, Text, text_of, walk
 from manyseeds.benchmarks.chapters.differences import lies_above
 from manyseeds.benchmarks.chapters.policy_gradients import GRPO_CLAIMS, grpo_claim
 from manyseeds.benchmarks.experiments import suite
@@ -25,6 +25,7 @@ from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
 from tests.benchmarks.conftest import MEASURED, Patch, tables_of
+from tests.benchmarks.test_report import plant
 
 BUDGET = 1_500
 
@@ -144,6 +145,39 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path, monkeypatch: Patch) -
     assert ours[6].startswith("1.00")
     assert theirs[2] == f"{figures['grpo']['parameters']:,.0f}"
     assert theirs[7] != ""
+    runs = [r for r in loaded if r.algo in ("ppo", "grpo")]
+    by_name = {
+        algo: policy_gradients.run_with(runs, algo, "CartPole-v1") for algo in ("ppo", "grpo")
+    }
+    assert policy_gradients.CRITIC_COLUMNS[8:] == (
+        *("timesteps to threshold", "reached by"),
+        "core-seconds to threshold",
+    )
+    for row, result in ((ours, by_name["ppo"]), (theirs, by_name["grpo"])):
+        assert result
+        assert row[8:] == [*result.threshold_texts(), result.core_seconds_text()]
+
+
+def test_the_cost_of_the_critic_has_core_seconds(tmp_path: Path) -> None:
+    """Of the stored runs, with a note of what they are: a seed is there at its last evaluation."""
+    budget = {"total_timesteps": suite.BUDGETS["CartPole-v1"]}
+    for algo, speed in (("ppo", 10_000.0), ("grpo", 5_000.0)):
+        plant(tmp_path, algo, dict.fromkeys(range(10), 490.0), speed=speed, **budget)
+    loaded = [load_result(folder) for folder in open_runs(tmp_path)]
+    where = {"repeat": 0, "env": "CartPole-v1", "timesteps": 100, "memory": 50.0}
+    figures = {**where, "learn_s": 1.0, "parameters": 10, "optimizer_bytes": 120}
+    stored = {**MEASURED, "seeds": 10}
+    stored["measurements"] = [{**figures, "algo": algo} for algo in ("ppo", "grpo")]
+    section = policy_gradients.critic_blocks(stored, loaded)
+    for row, result in zip(tables_of(section)["critic-cost"], loaded[::-1], strict=True):
+        assert row[1] == {"ppo": "PPO", "grpo": "GRPO"}[result.algo]
+        assert result.fastest
+        seconds = result.timesteps / result.fastest[0]
+        assert row[8:10] == [f"{result.timesteps:,}", "10 of 10"]
+        assert float(row[10]) == pytest.approx(seconds, rel=0.01)
+    texts = [text_of(x) for x in walk(section) if isinstance(x, Text)]
+    (note,) = (text for text in texts if "Core-seconds are" in text)
+    assert "SB3" not in note
 
 
 def test_a_geometric_mean_leaves_out_zeros(monkeypatch: Patch) -> None:

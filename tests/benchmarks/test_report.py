@@ -23,6 +23,7 @@ from manyseeds import envs, plots, record, stats
 from manyseeds.algos import a2c, q_learning
 from manyseeds.benchmarks import compare, report
 from manyseeds.benchmarks.chapters import (
+    differences,
     environment_pages,
     evidence,
     front_page,
@@ -228,17 +229,17 @@ def test_core_seconds_name_their_machines() -> None:
     def timed(algo: str, machine: str) -> Any:
         return SimpleNamespace(algo=algo, fastest=(1.0, machine), core_seconds=np.ones(1))
 
-    pairs: list[Any] = [
-        SimpleNamespace(headline=[timed("ppo", "B"), timed("sb3-ppo", "A")]),
-        SimpleNamespace(headline=[timed("a2c", "A")]),
-    ]
-    (note,) = environment_pages.core_seconds_note(pairs)
+    results = [timed("ppo", "B"), timed("sb3-ppo", "A"), timed("a2c", "A"), timed("ppo", "B")]
+    (note,) = environment_pages.core_seconds_note([*results, timed("trpo", "A")])
     assert "while other processes ran, on A; those of PPO on B." in str(note)
+    assert "SB3 one at a time" in str(note)
+    (ours,) = environment_pages.core_seconds_note([timed("ppo", "B")])
+    assert "SB3" not in str(ours)
     for unknown in (
         SimpleNamespace(algo="ppo", fastest=None),
         SimpleNamespace(algo="ppo", fastest=(1.0, "A"), core_seconds=np.array([math.nan])),
     ):
-        nothing: list[Any] = [SimpleNamespace(headline=[unknown])]
+        nothing: list[Any] = [unknown]
         assert not [*environment_pages.core_seconds_note(nothing)]
 
 
@@ -412,6 +413,8 @@ def test_every_page_with_scores_of_stale_runs_says_so(tmp_path: Path, digest: st
     for name, page in pages.items():
         without_key = page.replace("† stale,", "").replace("**Stale** marks", "")
         assert bool(re.search(r"stale\b|†", without_key)) is bool(digest), name
+        judged = name not in ("README.md", "aggregate.md", "failures.md")
+        assert page.count(str(differences.RULE[0])) == judged, name
 
 
 def markup(page: str) -> str:
@@ -1004,6 +1007,9 @@ def test_own_reports_have_the_chapters_of_their_runs(tmp_path: Path) -> None:
             for run in runs
         ]
         assert {x.file for x in CHAPTERS if x.is_of(own, tmp_path)} == asked
+    language: Any = [SimpleNamespace(kind="language", env="addition", path=tmp_path / "grpo/x")]
+    files = {x.file for x in CHAPTERS if x.is_of(language, tmp_path)}
+    assert files == {"verdicts.md", "language-models.md", "language-claims.md"}
 
 
 # ---- Revised verdicts -----------------------------------------------------------------

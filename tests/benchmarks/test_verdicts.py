@@ -10,18 +10,53 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manyseeds import stats
+from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters import evidence
-from manyseeds.benchmarks.chapters.blocks import Claim
-from manyseeds.benchmarks.chapters.differences import difference_of
+from manyseeds.benchmarks.chapters.blocks import Block, Claim, Fold, Outcome, Table, Text
+from manyseeds.benchmarks.chapters.differences import (
+    RULE,
+    compared,
+    difference_of,
+    judged,
+    opened,
+    verdict_forest,
+)
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.verdicts import LEVELS, LOOKS, Rivals, Side, decide
 from manyseeds.benchmarks.measurements import error_rates
 from manyseeds.benchmarks.measurements.error_rates import Sample
+from manyseeds.benchmarks.store.results import verdict_text
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats
 from tests.benchmarks.conftest import Output, tables_of
 from tests.benchmarks.test_report import plant
+
+SPEC = envs.make("Pendulum-v1").spec
+
+
+WORDS: tuple[stats.VerdictWord, ...] = ("better", "worse", "equivalent", "ceiling", "undecided")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_page_with_verdicts_begins_with_their_rule(word: stats.VerdictWord) -> None:
+    """Below its outcome, whether a table has them, folded away, or a figure alone."""
+    parity = stats.Parity(word, stats.Estimate(-0.01, -0.02, 0.01, 30), 0.3)
+    outcome, text = Outcome("1 claim: 1 holds."), Text("The claims.")
+    table = Table("x", ("environment", "AUC"), [("Pendulum-v1", verdict_text(parity, SPEC))])
+    forest = verdict_forest("x", "x", {"": {"x": parity}}, "a minus b")
+    assert forest
+    for shown in (Fold("rows", [table]), forest, Claim("A claim.", "holds", "", forest)):
+        assert opened([outcome, text, shown]) == [outcome, RULE, text, shown]
+        assert opened([shown]) == [RULE, shown]
+
+
+def test_a_page_of_other_differences_has_no_rule() -> None:
+    found = compared("a measure", "a run", stats.Estimate(0.1, -0.1, 0.3, 10, p=0.2))
+    claim = judged("x", "A claim.", "ours", found, beside=found)
+    table = Table("x", ("claim",), [("undecided",), ("better",)])
+    blocks: list[Block] = [Text("Better 1 than none."), claim, table]
+    assert opened(blocks) == blocks
+    assert opened([]) == []
 
 
 def scores(mean: float, sd: float, n: int, seed: int) -> Floats:

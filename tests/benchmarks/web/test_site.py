@@ -27,6 +27,7 @@ from manyseeds import plots, writing
 from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.blocks import Figure, cells_of
+from manyseeds.benchmarks.chapters.differences import RULE
 from manyseeds.benchmarks.chapters.front_page import outcome
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.whole import read_store
@@ -76,6 +77,8 @@ def test_numbers_are_those_of_the_report(site: Path, monkeypatch: pytest.MonkeyP
         for part in cell.split("; "):
             assert part in text
     assert outcome(store.found) in text_of(site / "results.html")
+    for page in (CARTPOLE, "verdicts.html"):
+        assert text_of(site / page).count(str(RULE[0]).strip()) == 1
     runs = {run["key"]: run for run in data_of(site / CARTPOLE)["runs"]}
     assert [*runs] == ["ppo", "sb3-ppo", "a2c", "reinforce"]
     ppo = here[0].ours
