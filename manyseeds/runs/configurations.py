@@ -133,6 +133,30 @@ def train_configurations(
     episodes), diverged (the timestep at which the loss was no number, or NaN), timesteps, seconds
     (of its batch, divided by its rows).
     """
+
+    def train_rows(
+        own: Sequence[Any], row_seeds: Sequence[int], hear: Callable[[float], None]
+    ) -> pd.DataFrame:
+        run = RowRun(own, row_seeds, hear, curves)
+        with looking_by_iteration():
+            policy = train(run.config, run)
+        return run.scores(policy)
+
+    return in_batches(train_rows, configs, seeds, rows, on_progress)
+
+
+def in_batches(
+    train_rows: Callable[[list[Any], list[int], Callable[[float], None]], pd.DataFrame],
+    configs: Sequence[Any],
+    seeds: Sequence[int],
+    rows: int,
+    on_progress: Callable[[float], None] | None,
+) -> pd.DataFrame:
+    """Train configurations by `train_rows`, a batch after another; a line per row.
+
+    train_rows: gets the configuration and the seed of each row and what hears the fraction of the
+    batch that is done; returns a line per row. configuration and seconds are added to them.
+    """
     import pandas as pd
 
     frames, done = [], 0.0
@@ -147,10 +171,7 @@ def train_configurations(
 
             began = time.perf_counter()
             own = [configs[k] for k in numbers for _ in block]
-            run = RowRun(own, block * len(numbers), hear, curves)
-            with looking_by_iteration():
-                policy = train(run.config, run)
-            frame = run.scores(policy)
+            frame = train_rows(own, block * len(numbers), hear)
             frame.insert(0, "configuration", np.repeat(numbers, len(block)))
             frame["seconds"] = (time.perf_counter() - began) / len(frame)
             frames.append(frame)

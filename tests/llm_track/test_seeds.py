@@ -605,7 +605,7 @@ def test_configurations_are_trained_as_rows(folder: str, tmp_path: Path) -> None
         found.loc[[5], columns].reset_index(drop=True), alone[columns], check_exact=True
     )
     other = replace(configs[0], lora_rank=2)
-    with pytest.raises(UsageError, match="is no small Llama, whose rows are one batch"):
+    with pytest.raises(UsageError, match="only small Llamas are one batch"):
         train_configurations(grpo.train, [other], [0])
 
 
