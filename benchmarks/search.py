@@ -3,11 +3,15 @@
     python benchmarks/search.py --algo ppo --env Pendulum-v1 \\
         --vary learning_rate=log:1e-4:1e-2:8 gae_lambda=0.9,0.95 --seeds 10
 
-The other flags are those of the algorithm's file, with the same presets. Hyperparameters that are
-not varied have the preset's value, or with `--base defaults` the file's default. Values are
-`A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`. A grid takes all combinations, `random`
-and `tpe` any value between LOW and HIGH. Optuna chooses the configurations of a batch. Those that
-differ in shapes, such as num_envs, are trained one group after another. A larger search:
+    python benchmarks/search.py --algo grpo --task addition --seeds 5 --cut 0.25 \\
+        --vary learning_rate=log:1e-4:3e-3:6 kl_coef=0.02,0.04
+
+An algorithm is a file of algos/ or, as in the second search, of llm_track/ (GRPO is both: `--task`
+decides). The other flags are those of the algorithm's file, with the same presets. Hyperparameters
+that are not varied have the preset's value, or with `--base defaults` the file's default. Values
+are `A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`. A grid takes all combinations,
+`random` and `tpe` any value between LOW and HIGH. Optuna chooses the configurations of a batch.
+Those that differ in shapes, such as num_envs, are trained one group after another. A larger search:
 
     python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --minutes 10 --cut 0.5 \\
         --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
@@ -19,6 +23,11 @@ length. The best score of many is biased upwards, so the winner is measured agai
 (from 1000 on), beside the preset and stable-baselines3's default hyperparameters, all three trained
 by our code.
 
+For language models the score is what the method publishes first: pass@1 or, for reward_model.py,
+accuracy, by the file's final evaluation, the only one of a trial. The accuracy that the training
+logs breaks ties, or for sft.py, which logs none, the order of the trials. `--cut` cuts the samples.
+The winner is measured beside the preset alone.
+
 A study is a folder in RESULTS/studies. The same command resumes it and trains nothing twice. More
 --trials or --minutes extend it.
 """
@@ -29,9 +38,7 @@ from manyseeds.command import failing_in_one_line
 
 import contextlib
 import dataclasses
-import json
 import math
-import re
 import shlex
 import sys
 import time
@@ -47,10 +54,17 @@ import pandas as pd
 from manyseeds import stats
 from manyseeds.benchmarks.baselines.sb3_defaults import SB3_DEFAULTS
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.spaces import Choice, Space, configuration, grid, read_space
+from manyseeds.benchmarks.experiments.spaces import (
+    Choice,
+    Space,
+    configuration,
+    fixed,
+    grid,
+    read_space,
+)
 from manyseeds.benchmarks.experiments.stated import STATED
 from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH
-from manyseeds.benchmarks.store.results import scores_of
+from manyseeds.benchmarks.store.results import Scores
 from manyseeds.benchmarks.store.studies import (
     StudyFolder,
     against_text,
@@ -58,9 +72,9 @@ from manyseeds.benchmarks.store.studies import (
     score_text,
     worths_of_rows,
 )
+from manyseeds.benchmarks.store.tracks import Track, find_track
 from manyseeds.cli import (
     PUBLISHED,
-    ControlConfig,
     LayerConfig,
     NonNegative,
     NonNegativeInt,
@@ -68,7 +82,6 @@ from manyseeds.cli import (
     Range,
     identity,
     parse_both,
-    read_algo,
     read_flag,
     requested_seeds,
 )
@@ -78,8 +91,7 @@ from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
 from manyseeds.record import check_committed, hash_of, plural, provenance, ranges, seal
 from manyseeds.runs.base import AGAIN, without_results
-from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
-from manyseeds.runs.control import Run, say_notes
+from manyseeds.runs.configurations import batches
 from manyseeds.untrusted import reading
 from manyseeds.worth import mean_or_failure, unscored_text
 from manyseeds.writing import write_json
@@ -90,6 +102,7 @@ if TYPE_CHECKING:
 WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
 FIRST_BATCH = 4  # trials, where the time of one is not known yet and --minutes limits it
 MAX_REFUSED = 25  # batches
+TIES = ("train_return", "train_accuracy")  # columns that break them, of each track
 UNTUNED, OTHER = -1, -2  # numbers in the place of a trial's
 
 
@@ -100,7 +113,7 @@ class Flags(LayerConfig):
     stated: str = ""
     """Run this search of benchmarks/experiments/stated.py, which sets all other flags."""
     algo: str = "ppo"
-    """Algorithm: the name of its file in algos/."""
+    """Algorithm: the name of its file in algos/, or with --task in llm_track/."""
     vary: tuple[str, ...] = ()
     """Hyperparameters to search, each as NAME=VALUES."""
     sampler: Literal["grid", "random", "tpe"] = "grid"
@@ -109,25 +122,27 @@ class Flags(LayerConfig):
     """Number of configurations (0: the whole grid, or as many as --minutes allow)."""
     minutes: NonNegative = 0.0
     """Time limit for the trials, in minutes (0: no limit)."""
-    rows: PositiveInt = MAX_ROWS
-    """Maximum batch size in rows. Rows are configurations times seeds; this limits the memory."""
+    rows: NonNegativeInt = 0
+    """Maximum batch size in rows. Rows are configurations times seeds; this limits the memory (0:
+    256, of language models 32)."""
     cut: Annotated[float, Range(0, 1, open_low=True)] = 1.0
-    """Fraction of the timesteps that each trial is trained for."""
+    """Fraction of the timesteps (or samples) that each trial is trained for."""
     finalists: PositiveInt = 4
     """Number of best trials to train in full if --cut is below 1."""
     fresh_seeds: Annotated[int, Range(0, 10_000)] = 30
     """Number of fresh seeds to evaluate the winner on (0: none)."""
     base: Literal["preset", "defaults"] = "preset"
-    """Values of all other hyperparameters. From the environment's preset, or the algorithm's
-    defaults."""
+    """Values of all other hyperparameters. From the preset of the environment or task, or the
+    algorithm's defaults."""
 
 
 @dataclass(frozen=True)
 class Search:
     """One search: what is searched, and how."""
 
+    track: Track
     algo: str
-    config: ControlConfig  # at full length
+    config: Any  # at full length
     space: Space
     flags: Flags
 
@@ -140,7 +155,22 @@ class Search:
     def folder(self) -> StudyFolder:
         """Where it is stored."""
         name, settings = self.config.name, self.settings()
-        return StudyFolder.of(self.results, self.config.env, self.algo, name, settings)
+        return StudyFolder.of(self.results, self.subject, self.algo, name, settings)
+
+    @property
+    def subject(self) -> str:
+        """What is learned: the environment or the task."""
+        return str(getattr(self.config, self.track.place))
+
+    @property
+    def spec(self) -> Scores:
+        """What its scores are compared by."""
+        return self.track.spec(self.config, self.results)
+
+    @property
+    def measure(self) -> str:
+        """What the final score is called."""
+        return self.track.measure(self.folder.rows)
 
     @property
     def seeds(self) -> list[int]:
@@ -152,23 +182,32 @@ class Search:
 
     @property
     def module(self) -> Any:
-        return catalog.module("algos", self.algo)
+        return catalog.module(self.track.package, self.algo)
 
     @property
-    def trial_timesteps(self) -> int:
-        """Timesteps of a trial."""
-        return max(round(self.config.total_timesteps * self.flags.cut), 1)
+    def rows(self) -> int:
+        """The maximum batch size."""
+        return self.flags.rows or self.track.max_rows
 
-    def point(self, trial: optuna.trial.FrozenTrial, full: bool = False) -> ControlConfig:
+    def budget_of(self, config: Any) -> int:
+        """Timesteps or samples of a configuration."""
+        return int(getattr(config, self.track.budget))
+
+    @property
+    def trial_budget(self) -> int:
+        """Those of a trial."""
+        return max(round(self.budget_of(self.config) * self.flags.cut), 1)
+
+    def point(self, trial: optuna.trial.FrozenTrial, full: bool = False) -> Any:
         """The configuration of a trial. Raises UsageError where its fields do not go together."""
-        steps = self.config.total_timesteps if full else self.trial_timesteps
-        return configuration(self.config, self.space, trial.params, total_timesteps=steps)
+        budget = self.budget_of(self.config) if full else self.trial_budget
+        return configuration(self.config, self.space, trial.params, **{self.track.budget: budget})
 
     def settings(self) -> dict[str, Any]:
         """What makes this study another one than others."""
         return {
             "algo": self.algo,
-            "env": self.config.env,
+            self.track.place: self.subject,
             "config": identity(self.config),
             "vary": sorted(self.flags.vary),
             "sampler": self.flags.sampler,
@@ -181,11 +220,13 @@ class Search:
     def about(self) -> dict[str, Any]:
         """By which command, on what and by which code it is searched, for config.json."""
         origins = sorted({origin_of(self.module.train), *self.config.origins()})
+        packages, run_class = ("optuna", *self.track.packages), self.track.run_class
         return {
+            "kind": run_class.kind,
             "base": self.flags.base,
             "execution": {"device": self.config.device, "threads": self.config.threads},
             "command": "python " + shlex.join(without_results(sys.argv)),
-            **provenance(origins, ("optuna",), Run.kind_origins()),
+            **provenance(origins, packages, run_class.kind_origins()),
         }
 
 
@@ -242,9 +283,9 @@ def run_trials(search: Search, study: optuna.Study) -> None:
     limit = flags.trials or math.inf
     if flags.sampler == "grid":
         limit = min(limit, len(grid(search.space)))
-    per_batch = max(flags.rows // len(seeds), 1)
-    total = int(limit) * search.trial_timesteps if limit < math.inf else 0
-    bar = bar_of(search, total, len(seeds), "best mean final return")
+    per_batch = max(search.rows // len(seeds), 1)
+    total = int(limit) * search.trial_budget if limit < math.inf else 0
+    bar = bar_of(search, total, len(seeds), f"best mean final {search.measure}")
     refused = 0  # batches in a row without any configuration that can be trained
     try:
         while True:
@@ -305,11 +346,11 @@ def train_batch(
             kept.append(number)
         except UsageError:  # its fields do not go together: minibatches that do not divide, say
             study.tell(number, state=optuna.trial.TrialState.FAIL)
-    began, done, timesteps = time.monotonic(), before, search.trial_timesteps
-    for chosen in batches(configs, len(search.seeds), search.flags.rows):
+    began, done, budget = time.monotonic(), before, search.trial_budget
+    for chosen in batches(configs, len(search.seeds), search.rows):
 
         def told(fraction: float, first: int = done, size: int = len(chosen)) -> None:
-            now = int((first + fraction * size) * timesteps)
+            now = int((first + fraction * size) * budget)
             bar.update(now, spent + time.monotonic() - began)
 
         own, names = [configs[k] for k in chosen], [kept[k] for k in chosen]
@@ -320,43 +361,44 @@ def train_batch(
         done += len(chosen)
         text = "none has a score yet"
         if best := ranked(search.folder.rows, "search")[:1]:
-            score = stats.number_text(scores[best[0]], search.config.make_env().spec.digits)
+            score = stats.number_text(scores[best[0]], search.spec.digits)
             text = f"{score} by trial {best[0]}"
-        bar.update(done * timesteps, spent + time.monotonic() - began, text)
+        bar.update(done * budget, spent + time.monotonic() - began, text)
     return len(configs)
 
 
 def train_rows(
     search: Search,
     stage: str,
-    configs: Sequence[ControlConfig],
+    configs: Sequence[Any],
     names: Sequence[int],
     seeds: Sequence[int],
     told: Callable[[float], None],
 ) -> None:
     """Train configurations, named by numbers, and write their rows."""
-    train, rows = search.module.train, search.flags.rows
-    frame = train_configurations(train, configs, seeds, rows, told, curves=stage == "fresh")
+    train, rows = search.module.train, search.rows
+    frame = search.track.train(train, configs, seeds, rows, told, curves=stage == "fresh")
     search.folder.add_rows(labelled(frame, stage, names, configs, search.space))
 
 
 def train_one(
-    search: Search, stage: str, config: ControlConfig, name: int, seeds: Sequence[int], text: str
+    search: Search, stage: str, config: Any, name: int, seeds: Sequence[int], text: str
 ) -> None:
     """Train one configuration under a progress bar of its own, and write its rows."""
-    began, timesteps = time.monotonic(), config.total_timesteps
-    bar = bar_of(search, timesteps, len(seeds), text)
+    began, budget = time.monotonic(), search.budget_of(config)
+    bar = bar_of(search, budget, len(seeds), text)
 
     def told(fraction: float) -> None:
-        bar.update(int(fraction * timesteps), time.monotonic() - began)
+        bar.update(int(fraction * budget), time.monotonic() - began)
 
     with contextlib.closing(bar):
         train_rows(search, stage, [config], [name], seeds, told)
 
 
-def bar_of(search: Search, timesteps: int, seeds: int, text: str) -> Progress:
-    """A progress bar of `timesteps` per seed, 0 where that is not known; text: of what."""
-    return Progress(timesteps, seeds, search.config.quiet, live=True, measure=text)
+def bar_of(search: Search, total: int, seeds: int, text: str) -> Progress:
+    """A progress bar of `total` per seed, 0 where that is not known; text: of what."""
+    unit = search.track.unit
+    return Progress(total, seeds, search.config.quiet, live=True, unit=unit, measure=text)
 
 
 def tell(study: optuna.Study, number: int, score: float) -> None:
@@ -373,7 +415,7 @@ def labelled(
     frame: pd.DataFrame,
     stage: str,
     names: Sequence[int],
-    configs: Sequence[ControlConfig],
+    configs: Sequence[Any],
     space: Space,
 ) -> pd.DataFrame:
     """Rows of `train_configurations` as the study stores them, with the values that were varied."""
@@ -398,18 +440,19 @@ def as_word(value: Any) -> str:
 
 
 def trial_scores(rows: pd.DataFrame, stage: str = "search") -> dict[int, float]:
-    """The mean final return of each trial, over its seeds; -inf where a seed diverged, or where
-    its return is unknown."""
+    """The mean final score of each trial, over its seeds; -inf where a seed diverged, or where its
+    score is unknown."""
     chosen = rows[rows["stage"] == stage]
     trials: Any = chosen.groupby("trial")
     return {int(number): mean_or_failure(worths_of_rows(own)) for number, own in trials}
 
 
 def ranked(rows: pd.DataFrame, stage: str) -> list[int]:
-    """The trials that have a score, best first: by that, among equals by the return of training."""
+    """The trials that have a score, best first: by that, among equals by TIES, then the earlier."""
     scores = {n: score for n, score in trial_scores(rows, stage).items() if math.isfinite(score)}
     chosen = rows[rows["stage"] == stage]
-    training: Any = chosen["train_return"].fillna(-math.inf).groupby(chosen["trial"]).mean()
+    tie = next((name for name in TIES if name in chosen), TIES[0])
+    training: Any = chosen[tie].fillna(-math.inf).groupby(chosen["trial"]).mean()
     return sorted(scores, key=lambda number: (-scores[number], -training[number]))
 
 
@@ -421,7 +464,7 @@ def run_untuned(search: Search) -> None:
     if (search.folder.rows["stage"] == "untuned").any():
         return
     try:
-        config = dataclasses.replace(search.config, total_timesteps=search.trial_timesteps)
+        config = dataclasses.replace(search.config, **{search.track.budget: search.trial_budget})
     except UsageError as error:
         console.print(f"untuned: left out; {error}")
         return
@@ -454,31 +497,29 @@ def fail(search: Search, stage: str) -> NoReturn:
     rows = rows[rows["stage"] == stage]
     trials, diverged = rows["trial"].nunique(), rows["trial"][rows["diverged"].notna()].nunique()
     text = f"a seed diverged in {diverged} of {plural(trials, 'trial')}"
-    text += ", and the others have no finite return" if diverged < trials else ""
+    text += f", and the others have no finite {search.measure}" if diverged < trials else ""
     print(f"error: nothing to choose: {text}; see {search.folder.path}", file=sys.stderr)
     raise SystemExit(1)
 
 
-def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, ControlConfig]:
+def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, Any]:
     """What is measured on fresh seeds, by name."""
-    module, env, base = search.module, search.config.env, search.config
-    same: dict[str, Any] = {"total_timesteps": base.total_timesteps}
-    same |= {"eval_budget": base.eval_budget, "threads": base.threads}
-    same |= {"device": base.device, "backend": base.backend, "env_kwargs": base.env_kwargs}
-    same |= {"rescale_actions": base.rescale_actions}
+    module, base, subject = search.module, search.config, search.subject
+    same = {name: getattr(base, name) for name in fixed(type(base)) if name != "init"}
     found = {WINNER: search.point(study.get_trials(deepcopy=False)[winner], full=True)}
-    others = {PRESET: dict(module.PRESETS[env].settings) if env in module.PRESETS else {}}
+    preset = dict(module.PRESETS[subject].settings) if subject in module.PRESETS else {}
+    others = {PRESET: preset | search.track.defaults(base)}
     if search.algo in SB3_DEFAULTS:
         others[SB3] = SB3_DEFAULTS[search.algo]
     for name, settings in others.items():
         try:
-            found[name] = module.Config(**{"env": env, **settings, **same})
+            found[name] = module.Config(**{**settings, **same})
         except UsageError as error:  # of few timesteps, fewer than a rollout of theirs
             console.print(f"{name}: left out; {error}")
     return found
 
 
-def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> pd.DataFrame:
+def measure(search: Search, found: Mapping[str, Any], winner: int) -> pd.DataFrame:
     """The rows of the candidates on the fresh seeds, trained where they are missing."""
     settings = {name: hash_of(identity(config)) for name, config in found.items()}
     for name, config in found.items() if search.fresh else ():
@@ -493,7 +534,7 @@ def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> 
     return pd.concat(frames)
 
 
-def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -> dict[str, Any]:
+def result_of(search: Search, found: Mapping[str, Any], winner: int) -> dict[str, Any]:
     """Measure the candidates; result.json: their scores."""
     frame = measure(search, found, winner)
     fresh = {name: frame[frame["name"] == name] for name in found if search.fresh}
@@ -520,18 +561,15 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
     """How the winner was found and measured, and the preset as it would stand in the file."""
     from rich.table import Table
 
-    own = search.config.make_env().spec
-    known = {"threshold": own.reward_threshold, "digits": own.digits}
-    spec = scores_of(search.results, identity(search.config), known)
-    n, k = result["trials"], len(search.seeds)
+    spec, n, k = search.spec, result["trials"], len(search.seeds)
     console.print(
-        f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"
+        f"{search.algo} on {search.subject}: chosen by search ({n} configurations x {k} seeds)"
         + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
     )
     finals = measured(result, "final")
     if search.fresh:
         table = Table(box=None, padding=(0, 1, 0, 0))
-        for column in ("", "final return, mean", "chosen against it"):
+        for column in ("", f"final {search.measure}, mean", "chosen against it"):
             table.add_column(column)
         for name, worths in finals.items():
             text = "" if name == WINNER else against_text(finals, name, spec)
@@ -547,28 +585,22 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         print(preset_text(search, found[WINNER], n))
 
 
-def preset_text(search: Search, config: ControlConfig, trials: int) -> str:
-    """The winner as a table for algos/presets/NAME.toml."""
-    default = type(config)(env=config.env)
+def preset_text(search: Search, config: Any, trials: int) -> str:
+    """The winner as a preset of its track's files."""
+    place, budget = search.track.place, search.track.budget
+    default = type(config)(**{place: search.subject})
     changed = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
         if field.name in identity(config)
-        and (
-            field.name == "total_timesteps"
-            or getattr(config, field.name) != getattr(default, field.name)
-        )
-        and field.name not in ("env", "eval_budget")
+        and (field.name == budget or getattr(config, field.name) != getattr(default, field.name))
+        and field.name not in (place, "eval_budget", "eval_prompts", "eval_samples")
     }
     source = f"our own search: {trials} configurations, {plural(len(search.seeds), 'seed')} each "
     source += f"({ranges(search.seeds)})"
     if search.fresh:
         source += f"; {plural(len(search.fresh), 'fresh seed')} ({ranges(search.fresh)})"
-    env = config.env if re.fullmatch(r"[\w-]+", config.env) else json.dumps(config.env)
-    lines = [
-        f"{name} = {json.dumps(value)}" for name, value in (changed | {"source": source}).items()
-    ]
-    return "\n".join([f"[presets.{env}]", *lines])
+    return search.track.preset_text(search.subject, changed | {"source": source})
 
 
 # ---- The command ----------------------------------------------------------------------------
@@ -581,13 +613,8 @@ def read_flags(args: Sequence[str] | None) -> Search:
         if stated not in STATED:
             raise UsageError(f"--stated {stated}: no such search{did_you_mean(stated, STATED)}")
         words += shlex.split(STATED[stated])
-    algos = [
-        name
-        for name in catalog.names("algos")
-        if issubclass(catalog.module("algos", name).Config, ControlConfig)
-    ]
-    algo = read_algo(words, Flags.algo, algos, "a search")
-    module = catalog.module("algos", algo)
+    track, algo = find_track(words, Flags.algo)
+    module = catalog.module(track.package, algo)
     plain = read_flag("base", Flags.base, words) == "defaults"
     presets = {} if plain else module.PRESETS
     flags, config = parse_both(Flags, module.Config, presets, __doc__, words)
@@ -596,20 +623,21 @@ def read_flags(args: Sequence[str] | None) -> Search:
         raise UsageError("--track: a search has files of its own")
     if config.keep_stale:
         raise UsageError("--keep-stale: no search goes on with what other code has trained")
+    track.check(config)
     space = read_space(flags.vary, config)
     if flags.sampler == "grid":
         grid(space)
     elif not flags.trials and not flags.minutes:
         raise UsageError(f"--sampler {flags.sampler}: needs --trials or --minutes")
-    if flags.cut * config.total_timesteps < 1:
-        raise UsageError(f"--cut {flags.cut:g}: leaves no timestep")
+    if flags.cut * getattr(config, track.budget) < 1:
+        raise UsageError(f"--cut {flags.cut:g}: leaves no {track.unit[:-1]}")
     fresh = range(FIRST_FRESH, FIRST_FRESH + flags.fresh_seeds)
     if set(requested_seeds(config)) & set(fresh):
         raise UsageError(
             f"--seeds {config.seeds}: those from {FIRST_FRESH} on are fresh ones; take others by "
             "--first-seed"
         )
-    return Search(algo, config, space, flags)
+    return Search(track, algo, config, space, flags)
 
 
 @failing_in_one_line("; try a smaller --rows", AGAIN)
@@ -621,7 +649,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if search.flags.publish:
             check_committed()
         set_up_process(search.config.threads)
-        say_notes(search.config, search.config.make_env())
+        search.track.prepare(search.config)
         search.folder.open(search.settings(), search.about())
         with reading(search.folder.journal):
             study = open_journal(search)

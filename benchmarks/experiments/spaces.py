@@ -33,15 +33,12 @@ from manyseeds.rows import varying
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+# What is learned, and how it is scored; besides all texts, which name files, models and the like.
 FIXED = {
-    "env",
-    "env_kwargs",
-    "rescale_actions",
-    "backend",
-    "init",
-    "total_timesteps",
-    "eval_budget",
-}  # what is learned, how it is scored
+    *("env_kwargs", "rescale_actions", "backend", "total_timesteps", "eval_budget"),
+    *("grader", "drop_long_rows", "max_new_tokens", "rules", "total_samples"),
+    *("eval_prompts", "eval_samples", "lora_rank", "dtype"),
+}
 MAX_POINTS = 100_000  # of a grid
 DIGITS = 4  # significant, of values between two ends
 
@@ -116,11 +113,21 @@ def read_space(words: Sequence[str], config: Any) -> Space:
     return {name: space[name] for name in sorted(space, key=lambda x: (x in together, x))}
 
 
+def fixed(config_class: type) -> list[str]:
+    """The fields that no search varies: what is learned, how it is scored and how it is run."""
+    hints, marks = hints_of(config_class), field_marks(config_class)
+    return [
+        name
+        for name in marks
+        if name in FIXED or Execution() in marks[name] or plain(hints[name]) is str
+    ]
+
+
 def check_name(name: str, word: str, config_class: type) -> None:
     """Raise UsageError for what is no hyperparameter of an algorithm."""
-    marked = field_marks(config_class)
-    free = [x for x in marked if x not in FIXED and Execution() not in marked[x]]
-    if name in marked and name not in free:
+    kept = fixed(config_class)
+    free = [x for x in field_marks(config_class) if x not in kept]
+    if name in kept:
         raise UsageError(f"--vary {name}: cannot vary within a search; give {flag(name)}")
     if name not in free:
         raise UsageError(f"--vary {name}: no such hyperparameter{did_you_mean(name, free)}")
@@ -166,8 +173,7 @@ def read_values(name: str, text: str, config_class: type) -> Choice | Span:
 
 def reader(hint: Any) -> Callable[[str], Any]:
     """What reads a value of a field's type; raises ValueError for other texts."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
+    hint = plain(hint)
     if hint is bool:
         return read_bool
     if hint is int:
@@ -177,6 +183,13 @@ def reader(hint: Any) -> Callable[[str], Any]:
     if get_origin(hint) is Literal:
         return one_of(get_args(hint))
     return whole_numbers
+
+
+def plain(hint: Any) -> Any:
+    """A field's type without its marks."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return hint
 
 
 def read_bool(text: str) -> bool:

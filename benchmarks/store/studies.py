@@ -1,4 +1,4 @@
-"""The store of searches: `studies/<env>/<algo>/<name>/` in a results folder, one folder each.
+"""The store of searches: `studies/<env or task>/<algo>/<name>/` in a results folder.
 
 config.json says what is searched and by which code, as that of a run does; journal.log is Optuna's,
 with every trial; rows.parquet has a line for every seed that was trained; result.json the winner
@@ -67,9 +67,10 @@ class StudyFolder:
     path: Path
 
     @classmethod
-    def of(cls, results: Path, env: str, algo: str, name: str, settings: Any) -> StudyFolder:
-        """Where the study of these settings belongs; name: '' for a hash of the settings."""
-        return cls(results / "studies" / folder_of(env) / algo / (name or hash_of(settings)))
+    def of(cls, results: Path, subject: str, algo: str, name: str, settings: Any) -> StudyFolder:
+        """Where the study of these settings belongs; subject: its environment or task; name: '' for
+        a hash of the settings."""
+        return cls(results / "studies" / folder_of(subject) / algo / (name or hash_of(settings)))
 
     @property
     def journal(self) -> Path:
@@ -83,8 +84,7 @@ class StudyFolder:
         path = self.path / "config.json"
         if not os.path.lexists(path):
             self.path.mkdir(parents=True, exist_ok=True)
-            head = {"schema": SCHEMA, "kind": "control", "source": "manyseeds"}
-            write_json(path, {**head, **settings, **about})
+            write_json(path, {"schema": SCHEMA, "source": "manyseeds", **settings, **about})
             return
         there = read_record(path, {"code": {"digest": str}, "command": str})
         names = [name for name in settings if there.get(name) != settings[name]]
