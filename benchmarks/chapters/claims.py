@@ -378,6 +378,8 @@ def tuning(studies: Sequence[sensitivity.Study]) -> Iterator[Block]:
     """Whether the scores that a search reports are those of fresh seeds."""
     rows, drops = [], []
     for study in studies:
+        if study.of_language:  # these papers are on control
+            continue
         scores = study.normalised("search").fillna(0.0).to_numpy()
         # Another sampler has seen the seed that is left out.
         if study.about["sampler"] != "random" or min(scores.shape) < 2:

@@ -34,9 +34,12 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
 from manyseeds.benchmarks.chapters.origins import folded_origins
 from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store.methods import SCALE
 from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Scores
 from manyseeds.benchmarks.store.stored import left_out, read, read_table
 from manyseeds.benchmarks.store.studies import (
+    PLACES,
     RESULT,
     STUDY,
     against_text,
@@ -71,13 +74,20 @@ class Study:
         return str(self.about["algo"])
 
     @property
-    def env(self) -> str:
-        return str(self.about["env"])
+    def of_language(self) -> bool:
+        """Whether it searched a method for language models."""
+        return bool(self.about["kind"] == "language")
 
     @property
-    def spec(self) -> envs.EnvSpec:
-        """Of the environment; only of our own is anything known."""
-        return envs.make(self.env).spec
+    def env(self) -> str:
+        """The environment or the task."""
+        return str(self.about[PLACES[self.about["kind"]]])
+
+    @property
+    def spec(self) -> Scores | envs.EnvSpec:
+        """Of the environment; only of our own is anything known. Scores of language models are
+        shares."""
+        return SCALE if self.of_language else envs.make(self.env).spec
 
     @property
     def label(self) -> str:
@@ -119,11 +129,13 @@ def read_studies(results: Path) -> list[Study]:
                     raise UsageError(f"{path}: is not what was sealed; search again")
                 about = read(path / "config.json", STUDY)
                 result = read(path / "result.json", RESULT)
-                if about["kind"] != "control" or about["algo"] not in catalog.names("algos"):
+                package: catalog.Package = "algos" if about["kind"] == "control" else "llm_track"
+                known = about["algo"] in catalog.names(package)
+                if not known or PLACES.get(about["kind"]) not in about:
                     raise UsageError(f"{path}: {about['algo']} is not a searchable algorithm")
                 numbers = ("trial", "seed", "final", "auc", "diverged")
                 rows = read_table(path / "rows.parquet", numbers, ("stage",))
-                if about["env"] not in envs.NATIVE:
+                if about["kind"] == "control" and about["env"] not in envs.NATIVE:
                     raise UsageError(f"{path}: {about['env']} is not a native environment")
                 study = Study(path, about, result, rows)
                 study.check()
@@ -141,8 +153,11 @@ def page(results: Path) -> Iterator[Block]:
 
 
 def is_wide(study: Study) -> bool:
-    """Whether a study took random configurations around the defaults, enough of them."""
+    """Whether a study took random configurations around the defaults of an algorithm of control,
+    enough of them."""
     about = study.about
+    if study.of_language:
+        return False
     random = about["sampler"] == "random" and about["cut"] == 1
     return random and about.get("base") == "defaults" and study.result["trials"] >= MANY
 
@@ -172,6 +187,7 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
             f"{plural(len(own), 'winner')} scored better on fresh seeds, {words.count('worse')} "
             "worse."
         )
+    of_language = any(study.of_language for study in studies)
     label = "Winners of searches, by final score"
     if figure := verdict_forest("searches", label, verdicts, "winner minus other"):
         yield Heading("Searches")
@@ -180,11 +196,13 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
         yield Text(
             "Chosen by search (n configurations x k seeds), measured on m fresh seeds: the winner "
             "of a search and what it is compared with are trained again on seeds that were not "
-            "used to choose it. Scores are mean final greedy returns with their 95% interval. "
-            "Differences are those of normalised scores, at the end and averaged over training "
+            "used to choose it. Scores are mean final greedy returns with their 95% interval"
+            + ("; of language models pass@1, of reward models accuracy. " * of_language or ". ")
+            + "Differences are those of normalised scores, at the end and averaged over training "
             "(the area under the learning curve)."
         )
-        yield folded_if_long("Every winner and its scores", Table("searches", FOUND, rows))
+        header = (FOUND[0] + " or task" * of_language, *FOUND[1:])
+        yield folded_if_long("Every winner and its scores", Table("searches", header, rows))
 
 
 def search_rows(study: Study) -> list[tuple[Cell, ...]]:

@@ -40,7 +40,8 @@ STUDY: dict[str, Any] = {  # config.json
     "code": {"digest": str, "commit": str, "origins": [str]},
     "versions": {str: str},
     "algo": str,
-    "env": str,
+    "env?": str,
+    "task?": str,
     "config": {str: object},
     "kind": str,
     "vary": [str],
@@ -50,6 +51,7 @@ STUDY: dict[str, Any] = {  # config.json
     "cut": float,
     "base?": str,
 }
+PLACES = {"control": "env", "language": "task"}  # what is learned, by kind
 RESULT: dict[str, Any] = {  # result.json
     "winner": int,
     "trials": int,

@@ -19,6 +19,7 @@ import pytest
 from manyseeds import track
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import search
+from manyseeds.benchmarks.chapters import sensitivity
 from manyseeds.benchmarks.experiments import spaces
 from manyseeds.cli import Preset
 from manyseeds.llm_track import grpo, tasks
@@ -79,6 +80,12 @@ def test_a_search_of_grpo(folder: str, tmp_path: Path, capsys: Output, monkeypat
     assert preset.settings["total_samples"] == 48
     assert {"learning_rate", "model"} <= preset.settings.keys()
     assert not {"task", "eval_samples"} & preset.settings.keys()
+
+    (study,) = sensitivity.read_studies(tmp_path)
+    ((task, algo, _, score, *others),) = sensitivity.search_rows(study)
+    assert (task, algo, others[0]) == ("addition", "GRPO", "preset")
+    assert re.match(r"0\.\d{3}", str(score))
+    assert others[2:] == ["none (needs 10 seeds per side)"] * 2
 
     rows = found.folder.rows
     assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4, "untuned": 2}

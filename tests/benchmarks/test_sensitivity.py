@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from manyseeds import envs, plots
-from manyseeds.benchmarks.chapters import sensitivity
+from manyseeds.benchmarks.chapters import claims, sensitivity
 from manyseeds.benchmarks.chapters.blocks import Figure, Heading, Outcome
 from manyseeds.benchmarks.store.studies import StudyFolder
 from manyseeds.record import SCHEMA, seal
@@ -139,6 +139,19 @@ def test_what_was_not_sampled_around_the_defaults_is_left_out(tmp_path: Path) ->
     plant(tmp_path, "ppo", "CartPole-v1", sampler="tpe")
     plant(tmp_path, "a2c", "CartPole-v1", base="preset")
     plant(tmp_path, "reinforce", "CartPole-v1", cut=0.5)
+    headings = [x.text for x in sensitivity.page(tmp_path) if isinstance(x, Heading)]
+    assert headings == ["Searches"]
+
+
+def test_searches_of_language_models_say_nothing_of_control(tmp_path: Path) -> None:
+    """They are among the searches, with scores that are shares, and nowhere else."""
+    plant(tmp_path, "grpo", "CartPole-v1", kind="language", task="addition")
+    rows = tables_of(sensitivity.page(tmp_path))["searches"]
+    assert {row[0] for row in rows} == {"addition"}
+    assert {row[3] for row in rows} == {"15.000 [11.000, 19.000]"}
+    (study,) = sensitivity.read_studies(tmp_path)
+    assert not sensitivity.is_wide(study)
+    assert list(claims.tuning([study, study])) == []
     headings = [x.text for x in sensitivity.page(tmp_path) if isinstance(x, Heading)]
     assert headings == ["Searches"]
 
