@@ -6,12 +6,13 @@
     python benchmarks/search.py --algo grpo --task addition --seeds 5 --cut 0.25 \\
         --vary learning_rate=log:1e-4:3e-3:6 kl_coef=0.02,0.04
 
-An algorithm is a file of algos/ or, as in the second search, of llm_track/ (GRPO is both: `--task`
-decides). The other flags are those of the algorithm's file, with the same presets. Hyperparameters
-that are not varied have the preset's value, or with `--base defaults` the file's default. Values
-are `A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`. A grid takes all combinations,
-`random` and `tpe` any value between LOW and HIGH. Optuna chooses the configurations of a batch.
-Those that differ in shapes, such as num_envs, are trained one group after another. A larger search:
+An algorithm is a file of algos/ or, as in the second search, of llm_track/ (GRPO is both, and
+`--task` means the latter). The other flags are those of the algorithm's file, with the same
+presets. Hyperparameters that are not varied have the preset's value, or with `--base defaults` the
+file's default. Values are `A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`. A grid takes
+all combinations, `random` and `tpe` any value between LOW and HIGH. Optuna chooses the
+configurations of a batch. Those that differ in shapes, such as num_envs, are trained one group
+after another. A larger search:
 
     python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --minutes 10 --cut 0.5 \\
         --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.store.methods import SCALE
 from manyseeds.benchmarks.store.results import Scores, scores_of
-from manyseeds.cli import ControlConfig, flag, identity, known, read_algo
+from manyseeds.cli import ControlConfig, field_marks, flag, identity, known, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device
 from manyseeds.runs import configurations, language_configurations
@@ -148,7 +148,8 @@ TRACKS = (CONTROL, LANGUAGE)
 def find_track(words: Sequence[str], default: str) -> tuple[Track, str]:
     """The track and the algorithm of a command line. Raises UsageError.
 
-    default: the algorithm without --algo. GRPO is of both tracks: `--task` decides.
+    default: the algorithm without --algo. GRPO is of both tracks: --env or --task decides, or else
+    the other flags, and without any it is that of algos/.
     """
     names = {track: track.names() for track in TRACKS}
     every = [name for own in names.values() for name in own]
@@ -156,8 +157,12 @@ def find_track(words: Sequence[str], default: str) -> tuple[Track, str]:
     given = {known(word) for word in words if word.startswith("--")}
     if {CONTROL.place, LANGUAGE.place} <= given:
         raise UsageError("--env and --task: give one of them")
-    found = [track for track in TRACKS if algo in names[track]]
-    for track in found:
-        if track.other not in given:
-            return track, algo
-    raise UsageError(f"--{found[0].other}: {algo} {found[0].learns}; give --{found[0].place}")
+
+    def unknown(track: Track) -> tuple[bool, int]:
+        own = field_marks(catalog.module(track.package, algo).Config)
+        return track.other in given, len(given - own.keys())
+
+    track = min((track for track in TRACKS if algo in names[track]), key=unknown)
+    if track.other in given:
+        raise UsageError(f"--{track.other}: {algo} {track.learns}; give --{track.place}")
+    return track, algo

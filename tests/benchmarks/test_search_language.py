@@ -225,7 +225,11 @@ def test_commands_that_are_refused(
     assert list(tmp_path.iterdir()) == [tmp_path / "studies"] * ("no configuration" in message)
 
 
-def test_grpo_without_a_task_is_that_of_control() -> None:
+def test_which_grpo_is_meant() -> None:
+    """That of control, unless a flag is known to the other alone."""
+    for words in ("--task addition", "--total-samples 100"):
+        found = search.read_flags(shlex.split(f"--algo grpo {words} --vary kl_coef=0.1"))
+        assert (found.track.package, found.subject) == ("llm_track", "addition")
     found = search.read_flags(shlex.split("--algo grpo --vary gamma=0.9"))
     assert (found.track.package, found.subject) == ("algos", "CartPole-v1")
     assert found.config.total_timesteps
