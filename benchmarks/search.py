@@ -646,11 +646,11 @@ def main(args: Sequence[str] | None = None) -> None:
     """Search, measure the winner, print it."""
     search = read_flags(args)
     needs_optuna()
+    if search.flags.publish:
+        check_committed()
+    set_up_process(search.config.threads)
+    search.track.prepare(search.config)
     with search.folder.locked():
-        if search.flags.publish:
-            check_committed()
-        set_up_process(search.config.threads)
-        search.track.prepare(search.config)
         search.folder.open(search.settings(), search.about())
         with reading(search.folder.journal):
             study = open_journal(search)

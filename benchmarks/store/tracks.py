@@ -46,10 +46,11 @@ class Track:
         return f"total_{self.unit}"
 
     def check(self, config: Any) -> None:
-        """Raise UsageError for what cannot be searched, before anything is written."""
+        """Raise UsageError for what cannot be searched."""
 
     def prepare(self, config: Any) -> None:
-        """Print what a user has to know before the first training."""
+        """Print what a user has to know before the first training. Raises UsageError where the data
+        or the model refuse it."""
         say_notes(config, config.make_env())
 
     def train(

@@ -202,6 +202,7 @@ PLAIN = "--algo grpo --task addition"
         (f"{PLAIN} {RATES} --cut 1e-6", "--cut 1e-06: leaves no sample"),
         (f"{PLAIN} {RATES} --model {{qwen}}", "/qwen2: is trained seed after seed"),
         (f"{PLAIN} {RATES} --lora-rank 2", "only small Llamas are one batch, all of whose weights"),
+        (f"{PLAIN} {RATES} --max-new-tokens 9999", "does not fit a prompt of 6 tokens"),
         (f"{PLAIN} {RATES} --track tensorboard", "--track: a search has files of its own"),
         (
             f"{PLAIN} --vary prompts=1 minibatches=9,10 --group-size 2 --model {{folder}}",
