@@ -225,7 +225,7 @@ def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
     """Whether fewer seeds fail with one change. dqn: the run of the preset."""
     env = "CartPole-v1"
     found = []
-    runs = []
+    runs: list[StoredRun] = []
     for name, settings in STEADIER.items():
         if (run := find("dqn", env, **settings)) and dqn:
             found += compared(FAILING, f"{name} minus the preset", failing_less(run, dqn))

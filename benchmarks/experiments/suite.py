@@ -189,11 +189,18 @@ R1_ZERO: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("grpo", {"model": f"tiny-base{base}", **ZERO}) for base in DOSES),
     *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("dr_grpo", "rlhf_ppo")),
 )
-MANY_SAMPLES = {"model": "tiny-base-800", **ZERO, "eval_samples": 256, "eval_prompts": 64}
+MANY_SAMPLES: dict[str, Any] = {
+    "model": "tiny-base-800",
+    **ZERO,
+    "eval_samples": 256,
+    "eval_prompts": 64,
+}
 # Groups of each size with as many samples per step and in all, and the smallest with as many
 # prompts and steps as the largest.
-GROUPS = tuple({"prompts": 256 // n, "group_size": n, **OWN} for n in (16, 8, 4, 2))
-PAIRS = {"prompts": 16, "group_size": 2, "total_samples": 6_400, **OWN}
+GROUPS: tuple[dict[str, Any], ...] = tuple(
+    {"prompts": 256 // n, "group_size": n, **OWN} for n in (16, 8, 4, 2)
+)
+PAIRS: dict[str, Any] = {"prompts": 16, "group_size": 2, "total_samples": 6_400, **OWN}
 LEARNED = {"reward_model": "tiny-reward", "total_samples": 12_800, "eval_samples": 16}
 SLOWLY = {"rules": False, "learning_rate": 1e-4}
 RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
