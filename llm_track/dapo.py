@@ -128,8 +128,8 @@ class Config(GroupConfig):
     overlong_cache: NonNegativeInt = 8
     """Number of penalised tokens before the limit (0: none)."""
 
-    def check(self) -> None:
-        super().check()
+    def check_request(self) -> None:
+        super().check_request()
         if self.overlong_cache > (longest := models.completion_tokens(self)):
             raise UsageError(
                 f"--overlong-cache {self.overlong_cache}: completions have {longest} tokens at most"
@@ -216,6 +216,8 @@ def rewards_of(
     """The reward of each completion, [S, B]."""
     accuracy, framed = (measured(graded, name, rollout) for name in ("accuracy", "format"))
     rewards = (2 * accuracy - 1 + broadcast(config.format_weight, framed) * framed) * config.rules
+    if config.reward:
+        rewards = rewards + measured(graded, "reward", rollout)
     longest = models.completion_tokens(config)
     rewards = rewards + overlong_punishment(rollout.lengths, longest, config.overlong_cache)
     if reward_model is not None:
@@ -242,8 +244,9 @@ def collect_step(
         drawn.append(spread(rollout, left, S))
         for s, new in zip(left, own, strict=True):
             graded[s] += new
-        share = measured(own, "accuracy", rollout).unflatten(1, (-1, G)).mean(-1)
-        mixed = (share > 0) & (share < 1) if config.dynamic_sampling else share >= 0
+        told = measured(own, "accuracy" if config.rules else "reward", rollout)
+        groups = told.unflatten(1, (-1, G))
+        mixed = (groups.amax(-1) > groups.amin(-1)) | (not config.dynamic_sampling)
         flags.append(torch.zeros(S, K, dtype=torch.bool, device=run.device))
         flags[-1][left] = run.processes.gather(mixed.mT.to(torch.uint8)).mT.bool()
         enough = torch.stack(flags).sum((0, 2)) >= K

@@ -10,6 +10,7 @@ evaluations differ only in the model.
                 given among equally frequent ones); from n > k samples the mean over disjoint
                 groups of k
     greedy      share of prompts that the likeliest completion answers right
+    reward      mean over samples of what `--reward` gives, with its weights; only with that flag
 
 Points of a curve use `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
 before and after the training take 16 samples each of 256 prompts of a generated task. Of a data set
@@ -32,6 +33,7 @@ import torch
 
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, sampling
+from manyseeds.llm_track.rewards import rewarded
 from manyseeds.llm_track.rollout import Rollout, decode, total
 from manyseeds.llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.runs.language import LanguageConfig
@@ -112,6 +114,8 @@ class TaskEvaluator:
 
     def __init__(self, policy: Any, task: Task, config: LanguageConfig, reference: Any) -> None:
         """reference: the frozen model that the KL is measured to."""
+        if getattr(config, "reward", ()) and not getattr(config, "rules", True):
+            self.headline = "reward"
         self.policy, self.task, self.config, self.reference = policy, task, config, reference
 
     def __call__(
@@ -165,6 +169,10 @@ class TaskEvaluator:
             **self.task.measures(repeated, texts),
             "kl": drawn.kl / tokens,
         }
+        if getattr(self.config, "reward", ()):
+            graded = [self.task.grade(p, x) for p, x in zip(repeated, texts, strict=True)]
+            own = [x.reward for x in rewarded(graded, self.config)]
+            measures["reward"] = float(np.mean(own))
         transcripts = [
             {"prompt": p.prompt, "completion": texts[i * n], "right": bool(right[i, 0])}
             for i, p in enumerate(problems[:TRANSCRIPTS])

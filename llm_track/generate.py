@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
+from manyseeds import user_code
 from manyseeds.cli import (
     MAX_THREADS,
     NonNegativeInt,
@@ -64,6 +65,10 @@ class Config(ScriptConfig):
     name."""
     grader: Literal["rules", "math-verify"] = "rules"
     """How to compare answers to a data set, as in training."""
+    answer: str = "tags"
+    """How an answer is read, as in training: tags, boxed, last, or FILE.py:function."""
+    instruction: str | None = None
+    """Instruction for the model, as in training."""
     split: Literal["test", "train"] = "test"
     """Held-out prompts (test) or training prompts (train)."""
     prompts: NonNegativeInt = 256
@@ -108,6 +113,8 @@ class Config(ScriptConfig):
             task=self.task,
             model=self.model,
             grader=self.grader,
+            answer=self.answer,
+            instruction=self.instruction,
             max_new_tokens=self.max_new_tokens,
             drop_long_rows=self.drop_long_rows,
             dtype=self.dtype,
@@ -121,8 +128,9 @@ class Config(ScriptConfig):
         """All that determines the rows of a file, with digests of the data that it names."""
         no_effect = ("results", "out", "batch_size", "threads", "quiet")
         fields = {name: x for name, x in asdict(self).items() if name not in no_effect}
-        if not self.drop_long_rows:
-            del fields["drop_long_rows"]  # files that were begun before there was the flag
+        for name, before in (("drop_long_rows", False), ("answer", "tags"), ("instruction", None)):
+            if fields[name] == before:
+                del fields[name]  # files that were begun before there was the flag
         run = self.as_run()
         if self.model in tasks.MADE:
             fields["made"] = models.store_of(self.model, run).name
@@ -297,7 +305,7 @@ def generate(config: Config) -> dict[str, float]:
     if config.prompts == 0 and config.task in tasks.GENERATED:
         raise UsageError(f"--prompts 0: {config.task} has no end")
     config.as_run().check_request()
-    with alone_on(config.out):
+    with alone_on(config.out), user_code.failing_in_one_line(config.task, "--task"):
         return completed(config).scores()
 
 

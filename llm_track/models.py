@@ -32,7 +32,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -502,7 +502,7 @@ def half_precision(config: LanguageConfig, device: torch.device) -> bool:
 
 def completion_tokens(config: LanguageConfig) -> int:
     """The longest completion, in tokens."""
-    return config.max_new_tokens or tasks.make(config.task).max_new_tokens
+    return config.max_new_tokens or tasks.of(config).max_new_tokens
 
 
 @torch.no_grad()
@@ -512,7 +512,7 @@ def check_padding(config: LanguageConfig, model: Any, tokenizer: Any, what: str)
     It does for RoBERTa and its relatives: their positions begin after the padding token's id and
     skip every padding token, whatever positions they are given.
     """
-    task = tasks.make(config.task)
+    task = tasks.of(config)
     (row,) = sampling.encode_prompts(tokenizer, task, [rows_of(task)[0].prompt])
     ids = torch.tensor([[tokenizer.pad_token_id] * PADDING + row], device=model.device)
     mask = torch.arange(ids.shape[1], device=model.device).unsqueeze(0) >= PADDING
@@ -564,7 +564,7 @@ def check_request(config: Any) -> None:
             raise UsageError(f"--reward-model {what[0]}: is no reward model; {tasks.REWARD} is one")
         else:
             check_tokens(f"--reward-model {what[0]}", config, tiny_tokenizer(), tokenizer)
-    task = tasks.make(config.task, config.grader)
+    task = tasks.of(config)
     rows: dict[Any, Sequence[str]] = {row: () for row in rows_of(task)}
     try:
         rows |= config.learned_from()
@@ -620,13 +620,13 @@ def rows_of(task: tasks.Task) -> list[tasks.Problem]:
 def task_of(config: LanguageConfig, architecture: Any, tokenizer: Any) -> tasks.Task:
     """The task of a run for its model: without the rows that `--drop-long-rows` leaves out, and
     with the opening of its prompts (`sampling.with_opening`)."""
-    task = tasks.make(config.task, config.grader)
+    task = tasks.of(config)
     if isinstance(task, tasks.JsonlTask):
         trained, tested = (
             fitting(config, architecture, tokenizer, {row: [] for row in rows})
             for rows in (task.trained, task.tested)
         )
-        task = replace(task, trained=trained, tested=tested)
+        task = task.but(trained=trained, tested=tested)
     return sampling.with_opening(task, tokenizer)
 
 
@@ -642,7 +642,7 @@ def fitting(
     """
     if not rows:
         return []
-    T, task = completion_tokens(config), tasks.make(config.task)
+    T, task = completion_tokens(config), tasks.of(config)
     context = getattr(architecture, "max_position_embeddings", None) or math.inf
     with failing_in_one_line(config.model, "--model"):  # of its template, of its tokenizer's sizes
         prompts = sampling.encode_prompts(tokenizer, task, [row.prompt for row in rows])

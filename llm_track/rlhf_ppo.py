@@ -70,14 +70,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from manyseeds.cli import Fraction, NonNegative, PerRow, Positive, PositiveInt, Preset
-from manyseeds.llm_track import models, tasks
+from manyseeds.llm_track import models
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
+from manyseeds.llm_track.rewards import RewardConfig
 from manyseeds.llm_track.rollout import (
     OF_TOKENS,
     Rollout,
     check_batch,
-    check_rewards,
     clip_bounds,
     collect,
     mean_of_updates,
@@ -98,7 +98,7 @@ MAX_GRAD_NORM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(tasks.TaskConfig):
+class Config(RewardConfig):
     """PPO of a language model."""
 
     RATES: ClassVar = {"learning_rate": (1e-6, 1e-5), "critic_learning_rate": (1e-5, 1e-5)}
@@ -129,19 +129,12 @@ class Config(tasks.TaskConfig):
     """Weight of the value loss."""
     kl_coef: PerRow[NonNegative] = 0.05
     """Beta, weight of the KL to the reference policy. The KL is subtracted from the reward."""
-    format_weight: PerRow[NonNegative] = 0.1
-    """Weight of the format reward beside the accuracy reward."""
     missing_eos_penalty: PerRow[NonNegative] = 1.0
     """Penalty subtracted from the reward of a truncated completion."""
-    reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
-    rules: bool = True
-    """Reward accuracy and format by rules."""
 
     def check(self) -> None:
         super().check()
         check_batch(self)
-        check_rewards(self)
 
 
 # Our own search on addition with earlier tiny models, 12,800 samples, one seed (100), 2 passes in 4

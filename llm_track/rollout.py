@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from manyseeds.cli import Added, NonNegative, OfRow, PerRow, Positive, PositiveInt, Range
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.rewards import RewardConfig, name_of, rewarded
 from manyseeds.portable import exp, sqrt
 from manyseeds.rows import Row, broadcast, used
 
@@ -70,7 +71,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupConfig(tasks.TaskConfig):
+class GroupConfig(RewardConfig):
     """Flags of the methods that learn from groups of completions."""
 
     prompts: PositiveInt = 32
@@ -93,17 +94,10 @@ class GroupConfig(tasks.TaskConfig):
     """Where the KL is subtracted. loss: from the objective. reward: before any division."""
     entropy_coef: Annotated[NonNegative, OfRow(), Added(0.0)] = 0.0
     """Weight of an entropy bonus, with the weights of the tokens."""
-    format_weight: PerRow[NonNegative] = 0.1
-    """Weight of the format reward beside the accuracy reward."""
-    reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
-    rules: bool = True
-    """Reward accuracy and format by rules."""
 
     def check(self) -> None:
         super().check()
         check_batch(self)
-        check_rewards(self)
 
 
 def check_batch(config: Any) -> None:
@@ -113,12 +107,6 @@ def check_batch(config: Any) -> None:
             f"--minibatches {config.minibatches}: there are only "
             f"{config.prompts * config.group_size} samples per step"
         )
-
-
-def check_rewards(config: Any) -> None:
-    """There must be one; raises UsageError."""
-    if not config.rules and not config.reward_model:
-        raise UsageError("--no-rules: then there must be a --reward-model")
 
 
 # ---- Drawing, and grading ------------------------------------------------------------------
@@ -142,7 +130,8 @@ def collect(
     uniforms = run.uniforms(step, K * G, T, part=sum(draw))[:, mine]
     temperature = run.own(config.temperature)
     rollout = policy.sample(encode(policy, task, problems), uniforms, temperature)
-    return rollout, grade(policy, task, problems, rollout)
+    graded = grade(policy, task, problems, rollout)
+    return rollout, [rewarded(own, config) for own in graded]
 
 
 def encode(
@@ -176,9 +165,11 @@ def decode(tokenizer: Any, rollout: Rollout) -> list[list[str]]:
 def rewards_of(
     graded: Sequence[Sequence[tasks.Graded]], rollout: Rollout, reward_model: Any, config: Any
 ) -> Tensor:
-    """The reward of each completion, [S, B]: by rules, and a reward model's score."""
+    """The reward of each completion, [S, B]: by rules, by --reward, and a reward model's score."""
     accuracy, framed = (measured(graded, name, rollout) for name in ("accuracy", "format"))
     rewards = (accuracy + broadcast(config.format_weight, framed) * framed) * config.rules
+    if config.reward:
+        rewards = rewards + measured(graded, "reward", rollout)
     if reward_model is not None:
         with torch.no_grad():
             rewards = rewards + reward_model.scores(rollout)
@@ -374,9 +365,29 @@ def sample_metrics(
     drawn = rollout.lengths > 0  # a seed may have fewer than another
     sums = [total(x * drawn) for x in (*columns.values(), drawn)]
     tokens = total(rollout.entropy), rollout.lengths.sum(1)
-    *means, count, entropy, length = run.processes.sum(torch.stack([*sums, *tokens]))
+    groups = rewards.unflatten(1, (-1, G))
+    signal = (groups.amax(-1) > groups.amin(-1)).sum(1)
+    *means, count, entropy, length, signal = run.processes.sum(
+        torch.stack([*sums, *tokens, signal])
+    )
     metrics = {name: x / count for name, x in zip(columns, means, strict=True)}
-    return {**metrics, "entropy": entropy / length}
+    if G > 1:
+        run.look_for_signal(bool(signal.any()), metrics)
+    return {**metrics, **own_metrics(rollout, graded, run), "entropy": entropy / length}
+
+
+def own_metrics(
+    rollout: Rollout, graded: Sequence[Sequence[tasks.Graded]], run: SeedsRun
+) -> dict[str, Tensor]:
+    """The mean of each function of --reward over the completions that it rewards, [S] each; NaN
+    where there are none."""
+    means = {}
+    for k, named in enumerate(getattr(run.config, "reward", ())):
+        rows = [[x.own[k] for x in own if x.own[k] == x.own[k]] for own in graded]
+        known = torch.tensor([[math.fsum(own), len(own)] for own in rows]).to(rollout.logprobs)
+        sums, counts = run.processes.sum(known).unbind(1)
+        means[f"reward/{name_of(named)}"] = sums / counts
+    return means
 
 
 def total(x: Tensor) -> Tensor:

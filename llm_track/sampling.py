@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import jinja2
@@ -184,7 +184,7 @@ def with_opening(task: Task, tokenizer: Any) -> Task:
         raise UsageError("--model: its chat template renders a prompt differently each time")
     (prompt,) = rendered
     opens = prompt.rstrip().endswith(THINK)
-    return replace(task, opening=THINK) if opens else task  # type: ignore[type-var]
+    return task.but(opening=THINK) if opens else task
 
 
 def pad_left(

@@ -75,7 +75,7 @@ class Config(tasks.TaskConfig):
 
     def learned_from(self) -> dict[tasks.Problem, Sequence[str]]:
         """The problems of the training with their demonstrations; UsageError for missing ones."""
-        source = read_demonstrations(self) if self.demonstrations else tasks.make(self.task)
+        source = read_demonstrations(self) if self.demonstrations else tasks.of(self)
         problems = source.trained_on()
         without = [p.where for p in problems if not p.demonstration]
         if without:
@@ -100,7 +100,7 @@ def read_demonstrations(config: Config) -> tasks.Task:
     path = path_of(config.demonstrations, "--demonstrations")
     if not path.is_file():
         raise UsageError(f"--demonstrations {config.demonstrations}: there is no such file")
-    return tasks.read_demonstrations(path, tasks.make(config.task))
+    return tasks.read_demonstrations(path, tasks.of(config))
 
 
 def source_of(config: Config, task: tasks.Task, policy: Any, tokenizer: Any) -> tasks.Task:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 import codecs
 import contextlib
+import copy
 import hashlib
 import itertools
 import json
@@ -33,14 +34,15 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from manyseeds import user_code
 from manyseeds.cli import flag, known, path_of, read_flag
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
@@ -57,30 +59,38 @@ ALL_KNOWN = 5_000  # held-out draws in a row without a new prompt: then there ar
 TEST_SHARE = 16  # one prompt in 16 is held out
 SHOWN_FAULTS = 5  # of a data file, in one line
 
+BOXED = "\\boxed{"
 FILLER, WAIT = "hm", "wait"  # steps of a thought that are not columns
 
 T = TypeVar("T")
 Row = TypeVar("Row")
 
-INSTRUCTION = (
-    "Solve the problem. Reason step by step between <think> and </think>, then give the final "
-    "answer alone between <answer> and </answer>."
-)
-
 
 class Problem(NamedTuple):
-    """A prompt, its right answer, and a demonstration (empty where there is none)."""
+    """A prompt, its right answer, and a demonstration (each empty where there is none)."""
 
     prompt: str  # a text, or a conversation as JSON (`conversation`)
-    answer: str
+    answer: str = ""
     demonstration: str = ""
     also: tuple[str, ...] = ()  # other answers that are right
     where: str = ""  # of a data set: its file and line
+    columns: Mapping[str, Any] = {}  # of a data set: the row
+
+    def __hash__(self) -> int:
+        return hash(self[:-1])
 
     @property
     def answers(self) -> tuple[str, ...]:
         """All right answers."""
-        return self.answer, *self.also
+        return (self.answer, *self.also) if self.answer else ()
+
+    @property
+    def messages(self) -> list[dict[str, str]] | None:
+        """The prompt as messages; None where it is a text, also in its row."""
+        given = self.columns.get("prompt", self.columns.get("messages"))
+        if not isinstance(given, list):
+            return conversation(self.prompt)
+        return given[:-1] if given[-1]["role"] == "assistant" else given
 
 
 class ReasoningStep(NamedTuple):
@@ -91,12 +101,14 @@ class ReasoningStep(NamedTuple):
 
 
 class Graded(NamedTuple):
-    """A completion and its rewards by rules."""
+    """A completion and its rewards, by rules and by a user's own functions."""
 
     problem: Problem
     text: str
     accuracy: float
     format: float
+    reward: float = 0.0  # of --reward: all of them with their weights
+    own: tuple[float, ...] = ()  # of each function of --reward, NaN for None
 
 
 class Preference(NamedTuple):
@@ -119,6 +131,27 @@ def answer_of(completion: str) -> str | None:
     return completion[start:end].strip() if start <= end else None
 
 
+def boxed_answer(completion: str) -> str | None:
+    """What the last \\boxed{...} holds; None without one, and where it is never closed."""
+    start = completion.rfind(BOXED)
+    depth, escaped = 0, False
+    for k in range(start + len(BOXED) - 1, len(completion)) if start >= 0 else ():
+        depth += 0 if escaped else {"{": 1, "}": -1}.get(completion[k], 0)
+        escaped = completion[k] == "\\" and not escaped
+        if depth == 0:
+            return completion[start + len(BOXED) : k].strip()
+    return None
+
+
+def last_number(completion: str) -> str | None:
+    """The last number of a text as `number` reads it, such as -1,234.5 or 1/2; None without one.
+
+    A minus is a sign unless it follows a digit, a letter or a bracket: 7-5 ends with 5.
+    """
+    found = [match[0] for match in NUMBER.finditer(completion)]
+    return found[-1] if found else None
+
+
 def format_reward(completion: str) -> float:
     """1 for `<think>...</think> <answer>...</answer>` and nothing else, otherwise 0."""
     text = completion.strip()
@@ -139,10 +172,18 @@ def thinking(completion: str) -> tuple[int, str]:
 
 
 DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+WHOLE = rf"(?:{DIGITS}(?![0-9]))"
 AMOUNT = re.compile(rf"([+-]?)(?:\\?\$)?({DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?: ?\\?%)?", re.ASCII)
 QUOTIENT = re.compile(rf"([+-]?)({DIGITS}) ?/ ?({DIGITS})", re.ASCII)
 PART = r"(?:\{([0-9]+)\}|([0-9]))"  # LaTeX: in braces, or one digit
 FRACTION = re.compile(rf"([+-]?)\\[dt]?frac ?{PART} ?{PART}", re.ASCII)
+# In a text: a fraction, a quotient or an amount, of which no digit is left out.
+SIGNED = r"(?:(?<![\w)\]}])[+-])?"
+NUMBER = re.compile(
+    rf"{SIGNED}(?:\\[dt]?frac ?{PART} ?{PART}|{WHOLE} ?/ ?{WHOLE}"
+    rf"|(?:\\?\$)?(?:{WHOLE}(?:\.[0-9]+)?|\.[0-9]+))",
+    re.ASCII,
+)
 
 
 def number(text: str) -> Fraction | None:
@@ -229,6 +270,76 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
         return None
 
 
+class AnswerFormat(NamedTuple):
+    """How an answer is written: `--answer`."""
+
+    read: Callable[[str], str | None]  # from a completion
+    instruction: str  # for data sets
+    write: Callable[[str, str], str]  # a completion from a thought and an answer
+
+
+def formatted(thought: str, answer: str) -> str:
+    """A completion in the format."""
+    return f"{THINK}{thought}{END_THINK}{ANSWER}{answer}{END_ANSWER}"
+
+
+ANSWERS = {
+    "tags": AnswerFormat(
+        answer_of,
+        "Solve the problem. Reason step by step between <think> and </think>, then give the final "
+        "answer alone between <answer> and </answer>.",
+        formatted,
+    ),
+    "boxed": AnswerFormat(
+        boxed_answer,
+        "Solve the problem. Reason step by step, and put the final answer within \\boxed{}.",
+        lambda thought, answer: f"{thought}\n\\boxed{{{answer}}}",
+    ),
+    "last": AnswerFormat(
+        last_number,
+        "Solve the problem. Reason step by step, then give the final answer as a number.",
+        lambda thought, answer: f"{thought}\n{answer}",
+    ),
+}
+
+
+def answer_format(answer: str) -> AnswerFormat:
+    """That of `--answer`; one of a user's own has no instruction and no demonstrations.
+
+    Raises UsageError.
+    """
+    if answer in ANSWERS:
+        return ANSWERS[answer]
+    check_answer(answer)
+    return own_format(answer, user_code.load(answer, "--answer"))
+
+
+def check_answer(answer: str) -> None:
+    """Raise UsageError for an unknown --answer; of a user's own only its name is looked at."""
+    if answer not in ANSWERS and not user_code.is_named(answer):
+        raise UsageError(f"--answer {answer}: must be {', '.join(ANSWERS)} or FILE.py:function")
+
+
+@cache
+def own_format(answer: str, function: Callable[[str], Any]) -> AnswerFormat:
+    """That of a user's own function."""
+    what, file = f"--answer {answer}", user_code.file_and_name(answer, "--answer")[0]
+
+    def read(completion: str) -> str | None:
+        said = f"the completion {user_code.shown(completion)}"
+        try:
+            found = function(completion)
+        except (Exception, SystemExit) as error:
+            user_code.fail(f"{what}: with {said}", error, file)
+        if found is not None and not isinstance(found, str):
+            kind = user_code.kind(found)
+            raise UsageError(f"{what}: returned {kind}, not text or None, for {said}")
+        return found
+
+    read("")
+    return AnswerFormat(read, "", lambda thought, answer: "")
+
+
 def pairs_of(graded: Sequence[Graded], rng: np.random.Generator) -> list[Preference]:
     """Pairs of a right and a wrong completion of the same prompt, at random.
 
@@ -250,29 +361,51 @@ def pairs_of(graded: Sequence[Graded], rng: np.random.Generator) -> list[Prefere
 
 
 class Task:
-    """Prompts, demonstrations and rewards. The same id always gives the same prompts."""
+    """Prompts, demonstrations and rewards. The same id always gives the same prompts.
+
+    A user's own, `--task FILE.py:Class`, is made without arguments. It has an id, max_new_tokens,
+    and the methods train and test (of a GeneratedTask: draw). An answer is right if it equals one
+    of the problem's as a number, or as a text where that is not a number, unless the class has an
+    accuracy of its own.
+    """
 
     id: str
     instruction = ""  # the system message for a model with a chat template
     max_new_tokens: int  # enough for every demonstration
     base_steps: int  # of the pretraining of tiny-base
-    opening: str  # `<think>` where prompts end with it (sampling.with_opening), otherwise ''
+    opening = ""  # `<think>` where prompts end with it (sampling.with_opening)
+    read_answer: Callable[[str], str | None] = staticmethod(answer_of)  # of --answer
+    equal: Callable[[str, str], bool] | None = None  # of the right answer and the given one
+
+    def but(self, **attributes: Any) -> Self:
+        """The same task with other attributes."""
+        other = copy.copy(self)
+        for name, value in attributes.items():
+            object.__setattr__(other, name, value)  # of a frozen dataclass
+        return other
 
     def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
         """n problems, drawn with replacement from those that are trained on."""
-        raise NotImplementedError
+        raise UsageError(f"--task {self.id}: has no method train")
 
     def test(self, n: int) -> list[Problem]:
         """The first n held-out problems (fewer if there are not as many)."""
-        raise NotImplementedError
+        raise UsageError(f"--task {self.id}: has no method test")
 
     def accuracy(self, problem: Problem, completion: str) -> float:
         """1 if the answer is right, otherwise 0."""
-        raise NotImplementedError
+        answer = self.read_answer(completion)
+        return float(answer is not None and any(self._same(x, answer) for x in problem.answers))
+
+    def _same(self, right: str, given: str) -> bool:
+        value = number(right)
+        if given == right if value is None else number(given) == value:
+            return True
+        return self.equal is not None and self.equal(right, given)
 
     def vote(self, completion: str) -> str | None:
         """The answer in a form in which equal answers are equal texts; None without an answer."""
-        answer = answer_of(completion)
+        answer = self.read_answer(completion)
         if answer is None:
             return None
         value = number(answer)
@@ -296,7 +429,12 @@ class Task:
         return Graded(problem, completion, accuracy, self.format(completion))
 
     def format(self, completion: str) -> float:
-        """The format reward of a completion that continues what its prompt opens."""
+        """The format reward of a completion that continues what its prompt opens.
+
+        Of an answer between other marks than tags: 1 where there is one.
+        """
+        if self.read_answer is not answer_of:
+            return float(self.read_answer(completion) is not None)
         return format_reward(self.opening + completion)
 
     def thinking(self, completion: str) -> tuple[int, str]:
@@ -322,11 +460,6 @@ def held_out(prompt: str) -> bool:
     numbers = sorted(re.findall("[0-9]+", prompt))
     key = " ".join([re.sub("[0-9]+", "#", prompt), *numbers])
     return zlib.crc32(key.encode()) % TEST_SHARE == 0
-
-
-def formatted(thought: str, answer: str) -> str:
-    """A completion in the format."""
-    return f"{THINK}{thought}{END_THINK}{ANSWER}{answer}{END_ANSWER}"
 
 
 def separated(thought: str) -> list[tuple[int, str]]:
@@ -361,12 +494,14 @@ class GeneratedTask(Task):
 
     def draw(self, rng: np.random.Generator) -> Problem:
         """One problem, held out or not."""
-        raise NotImplementedError
+        raise UsageError(f"--task {self.id}: has no method draw")
 
     def _draw(self, rng: np.random.Generator, test: bool) -> Problem:
-        while held_out((problem := self.draw(rng)).prompt) != test:
-            pass
-        return problem
+        for _ in range(ALL_KNOWN):
+            if held_out((problem := self.draw(rng)).prompt) == test:
+                return problem
+        what = "is held out: they are too few" if test else "is left to train on"
+        raise UsageError(f"--task {self.id}: none of its prompts {what}")
 
     def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
         return [self._draw(rng, test=False) for _ in range(n)]
@@ -397,7 +532,6 @@ class Addition(GeneratedTask):
     empty: float  # share of demonstrations without a thought
     max_new_tokens: int
     base_steps: int
-    opening: str = ""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         a, b = (int(x) for x in rng.integers(10 ** (self.digits - 1), 10**self.digits, 2))
@@ -422,7 +556,7 @@ class Addition(GeneratedTask):
         return lines
 
     def accuracy(self, problem: Problem, completion: str) -> float:
-        return float(answer_of(completion) == problem.answer)
+        return float(self.read_answer(completion) == problem.answer)
 
     def steps(self, problem: Problem, completion: str) -> list[ReasoningStep]:
         start, thought = self.thinking(completion)
@@ -548,7 +682,6 @@ class Countdown(GeneratedTask):
     id: str
     max_new_tokens: int
     base_steps: int
-    opening: str = ""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         while True:
@@ -569,12 +702,12 @@ class Countdown(GeneratedTask):
 
     def accuracy(self, problem: Problem, completion: str) -> float:
         given, target = self._given(problem)
-        parsed = arithmetic(answer_of(completion) or "")
+        parsed = arithmetic(self.read_answer(completion) or "")
         return float(parsed is not None and parsed[0] == target and sorted(parsed[1]) == given)
 
     def vote(self, completion: str) -> str | None:
         """The value and the numbers of the expression, which decide whether it is right."""
-        answer = answer_of(completion)
+        answer = self.read_answer(completion)
         if answer is None or (parsed := arithmetic(answer)) is None:
             return answer
         return f"{parsed[0]} of {sorted(parsed[1])}"
@@ -609,20 +742,13 @@ class Countdown(GeneratedTask):
 
 @dataclass(frozen=True)
 class JsonlTask(Task):
-    """Prompts and answers from a file or a data set.
-
-    An answer is right if it equals one of the problem's as a number, or as a text where that is not
-    a number; or if `equal` says so.
-    """
+    """Prompts and answers from a file or a data set."""
 
     id: str
     trained: Sequence[Problem]
     tested: Sequence[Problem]
     max_new_tokens: int = 256
     base_steps: int = 0
-    instruction: str = INSTRUCTION
-    opening: str = ""
-    equal: Callable[[str, str], bool] | None = None  # of the right answer and the given one
 
     def passes(
         self, orders: Callable[[int], np.random.Generator], start: int, n: int
@@ -638,16 +764,6 @@ class JsonlTask(Task):
 
     def trained_on(self) -> Sequence[Problem]:
         return self.trained
-
-    def accuracy(self, problem: Problem, completion: str) -> float:
-        answer = answer_of(completion)
-        return float(answer is not None and any(self._same(x, answer) for x in problem.answers))
-
-    def _same(self, right: str, given: str) -> bool:
-        value = number(right)
-        if given == right if value is None else number(given) == value:
-            return True
-        return self.equal is not None and self.equal(right, given)
 
 
 def next_problems(
@@ -690,7 +806,13 @@ class TaskConfig(LanguageConfig):
         return rates
 
     def check(self) -> None:
-        make(self.task)
+        check_answer(self.answer)
+        if not self.own_code():  # a stored Config must not run any
+            of(self)
+        if self.answer == "last" and self.task == "countdown":
+            raise UsageError("--answer last: an answer of countdown is an expression")
+        if self.instruction and self.model in MADE:
+            raise UsageError(f"--instruction: {self.model} reads none; it is for another --model")
         if REWARD in (self.model, getattr(self, "teacher", "")):
             what = "model" if self.model == REWARD else "teacher"
             raise UsageError(f"--{what} {REWARD}: is a reward model; use --reward-model")
@@ -716,14 +838,20 @@ class TaskConfig(LanguageConfig):
         """Rows of a data set, each with the completions to learn from. Raises UsageError."""
         return {}
 
+    def own_code(self) -> dict[str, str]:
+        """FILE.py:NAME of each flag that names code of a user's own."""
+        named = {name: getattr(self, name) for name in ("task", "answer")}
+        return {name: x for name, x in named.items() if user_code.is_named(x)}
+
     def origins(self) -> list[str]:
+        own = [user_code.origin(x, flag(name)) for name, x in self.own_code().items()]
         task = (
             [f"manyseeds.llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
         )
         initial = {getattr(self, name, "") for name in MODELS} & {"tiny", REWARD, TEACHER}
         made = (made_origins(name, self.task) for name in sorted(initial))
         initial_origins = dict.fromkeys(x for part in made for x in part)
-        return [*super().origins(), *task, *initial_origins]
+        return [*super().origins(), *own, *task, *initial_origins]
 
     def contents(self) -> dict[str, str]:
         """Digests of the training data and of the initial models.
@@ -735,7 +863,7 @@ class TaskConfig(LanguageConfig):
             path = getattr(self, name, "")
             known = path_of(path, flag(name))
             files = files_of(known) if known.is_dir() else [known]
-            if not path or path in GENERATED:
+            if not path or path in GENERATED or user_code.is_named(path):
                 continue
             if all(file.is_file() for file in files):
                 texts = [read_data(file) for file in files]
@@ -796,37 +924,81 @@ GENERATED: dict[str, GeneratedTask] = boundary(
 HUB = {"gsm8k": ("openai/gsm8k", "main")}  # short names
 
 
-def make(task: str, grader: str = "rules") -> Task:
+def of(config: Any) -> Task:
+    """The task of a run, with its --grader, --answer and --instruction. Raises as `make`."""
+    answered = getattr(config, "rules", True)  # otherwise the rewards are a user's own
+    made = make(config.task, config.grader, config.answer, answered)
+    return made if config.instruction is None else made.but(instruction=config.instruction)
+
+
+def make(task: str, grader: str = "rules", answer: str = "tags", answered: bool = True) -> Task:
     """A task by name, by the path of a JSONL file or of a folder of them, or by hub name.
 
-    grader: see `--grader`; generated tasks have their own. Raises UsageError for an unknown task,
-    for a malformed row (file and line), and for a grader that is not installed.
+    grader, answer: see `--grader` and `--answer`. answered: every row of a data set must have an
+    answer. Raises UsageError for an unknown task, for a malformed row (file and line), and for a
+    grader that is not installed.
     """
-    made = named(task)
-    if grader == "math-verify" and isinstance(made, JsonlTask):
-        return replace(made, equal=math_verify_grader())
-    return made
+    form = answer_format(answer)
+    made = named(task, form, answered)
+    if isinstance(made, JsonlTask):
+        made = made.but(instruction=form.instruction)
+    if grader == "math-verify" and task not in GENERATED:
+        made = made.but(equal=math_verify_grader())
+    return made if answer == "tags" else made.but(read_answer=form.read)
 
 
 @cache
-def named(task: str) -> Task:
+def named(task: str, form: AnswerFormat = ANSWERS["tags"], answered: bool = True) -> Task:
     """A task by name; a file or data set is read once."""
     if task in GENERATED:
         return GENERATED[task]
+    if user_code.is_named(task):
+        with user_code.failing_in_one_line(task, "--task"):
+            return own_task(task)
+    read = partial(problem_of, form=form, answered=answered)
     path = path_of(task, "--task")
     if path.is_file():
-        return from_files(task, path)
+        return from_files(task, read, path)
     if path.is_dir():
         files = files_of(path)
         if not files or files[0].name != "train.jsonl":
             raise UsageError(f"--task {task}: the folder has no train.jsonl")
-        return from_files(task, *files)
+        return from_files(task, read, *files)
     if task in HUB or (re.fullmatch(r"[\w.-]+/[\w.-]+", task) and path.suffix != ".jsonl"):
-        return from_hub(task, *HUB.get(task, (task, None)))
+        return from_hub(task, read, *HUB.get(task, (task, None)))
     if path.suffix == ".jsonl":
         raise UsageError(f"--task {task}: there is no such file")
     known = [*GENERATED, *HUB]
     raise UsageError(f"--task {task}: unknown task{did_you_mean(task, known)}")
+
+
+def own_task(task: str) -> Task:
+    """The task that a class of a user's own makes; UsageError for one without problems."""
+    what, made = f"--task {task}", user_code.load(task, "--task")()
+    if not isinstance(made, Task):
+        raise UsageError(
+            f"{what}: is {user_code.kind(made)}; extend manyseeds.llm_track.tasks.Task or "
+            "GeneratedTask"
+        )
+    if not isinstance(getattr(made, "id", None), str):
+        raise UsageError(f"{what}: needs an id, a text")
+    tokens = getattr(made, "max_new_tokens", None)
+    if type(tokens) is not int or tokens < 1:
+        raise UsageError(f"{what}: needs max_new_tokens, a whole number of at least 1")
+    for method, problems in (
+        ("train", made.train(np.random.default_rng(0), 2)),
+        ("test", made.test(2)),
+    ):
+        if not problems or not all(map(is_problem, problems)):
+            raise UsageError(f"{what}: {method} must return Problems of texts, each with a prompt")
+        for problem in problems:
+            made.grade(problem, problem.demonstration)
+    return made
+
+
+def is_problem(x: Any) -> bool:
+    """Whether a user's own class has returned a problem."""
+    return isinstance(x, Problem) and x.prompt != "" and all(isinstance(y, str) for y in x[:3])
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -834,11 +1006,13 @@ def files_of(folder: Path) -> list[Path]:
     return [path for x in ("train", "test") if (path := folder / f"{x}.jsonl").is_file()]
 
 
-def from_files(task: str, train: Path, test: Path | None = None) -> JsonlTask:
+def from_files(
+    task: str, read: Callable[..., Problem], train: Path, test: Path | None = None
+) -> JsonlTask:
     """A task from a JSONL file; without a second file, a part of the prompts is held out."""
-    problems = read_jsonl(train, problem_of)
+    problems = read_jsonl(train, read)
     if test is not None:
-        return JsonlTask(task, problems, read_jsonl(test, problem_of))
+        return JsonlTask(task, problems, read_jsonl(test, read))
     return held_out_task(task, problems)
 
 
@@ -855,7 +1029,7 @@ def held_out_task(task: str, problems: Sequence[Problem]) -> JsonlTask:
     return JsonlTask(task, trained, tested)
 
 
-def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
+def from_hub(task: str, read: Callable[..., Problem], name: str, config: str | None) -> JsonlTask:
     """A task from a data set on a hub (or in a local folder laid out like one)."""
     try:
         import datasets
@@ -868,7 +1042,7 @@ def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
         raise UsageError(f"--task {task}: {reason}") from None
     problems = {
         split: read_rows(
-            f"{name}, {split}", ((f"row {k}", row) for k, row in enumerate(rows)), problem_of
+            f"{name}, {split}", ((f"row {k}", row) for k, row in enumerate(rows)), read
         )
         for split, rows in splits.items()
     }
@@ -887,10 +1061,10 @@ def hub_content(task: str) -> str:
     It is that of the copy on this machine where there is no network, which would not say what its
     revision is.
     """
-    made = named(task)
+    made = named(task, answered=False)
     assert isinstance(made, JsonlTask)
     rows = [[x._replace(where="") for x in part] for part in (made.trained, made.tested)]
-    text = json.dumps(rows)
+    text = json.dumps(rows, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -1031,27 +1205,36 @@ def prompt_and_completion(row: dict[str, Any]) -> tuple[str, str]:
     return prompt, reply_of(row["completion"], "completion", prompt) if "completion" in row else ""
 
 
-def answers_of(row: dict[str, Any], completion: str) -> list[str]:
+def answers_of(row: dict[str, Any], completion: str, form: AnswerFormat) -> list[str]:
     """The right answers of a row: `answer`, one or a list of them; else that of its completion."""
     given = next((row[name] for name in ("answer", "answers") if name in row), None)
     if given is None:
-        given = answer_of(completion) or []
-    answers = [text_of(x, "answer") for x in (given if isinstance(given, list) else [given])]
-    if not answers:
-        raise UsageError(f"has no answer and no completion with one between {ANSWER} tags")
-    return answers
+        given = form.read(completion) or []
+    return [text_of(x, "answer") for x in (given if isinstance(given, list) else [given])]
 
 
-def problem_of(row: dict[str, Any], where: str = "") -> Problem:
-    """The problem of a row of prompt (or question) and answer (GSM8K: `reasoning #### 1,234`)."""
+def problem_of(
+    row: dict[str, Any],
+    where: str = "",
+    form: AnswerFormat = ANSWERS["tags"],
+    answered: bool = True,
+) -> Problem:
+    """The problem of a row of prompt (or question) and answer (GSM8K: `reasoning #### 1,234`).
+
+    answered: raise UsageError for a row without an answer.
+    """
     prompt, completion = prompt_and_completion(row)
-    answers = answers_of(row, completion)
+    if not (answers := answers_of(row, completion, form)):
+        if not answered:
+            return Problem(prompt, "", completion.strip(), (), where, row)
+        marks = f"between {ANSWER} tags" if form.read is answer_of else "that --answer can read"
+        raise UsageError(f"has no answer and no completion with one {marks}")
     reasoning, mark, _ = answers[0].rpartition("####")
     answer, *also = map(final_answer, answers)
     if mark:
         thought = re.sub(r"<<[^<>]*>>", "", reasoning).strip()  # the calculator's annotations
-        completion = formatted(thought, answer)
-    return Problem(prompt, answer, completion.strip(), tuple(also), where)
+        completion = form.write(thought, answer)
+    return Problem(prompt, answer, completion.strip(), tuple(also), where, row)
 
 
 def final_answer(answer: str) -> str:

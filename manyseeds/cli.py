@@ -373,8 +373,9 @@ def check_ranges(config: Any) -> None:
     """Raise UsageError for a field that is none of its words, outside its Range or float32."""
     for name, hint in hints_of(config.__class__).items():
         value = getattr(config, name)
-        if get_origin(hint) is tuple:
-            hint, values = get_args(hint)[0], value
+        many = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if get_origin(many) is tuple:
+            hint, values = get_args(many)[0], value
         else:
             values = (value,)
         kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint

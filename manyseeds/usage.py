@@ -25,6 +25,11 @@ from manyseeds.digest import ROOT
 
 WIDTH = 100  # columns at most, and where the output is no terminal
 LINE = 56  # letters of a docstring that fit beside a flag
+# Flags of language models that only --details prints, so that --help fits a screen.
+RARE = (
+    *("drop_long_rows", "sampling_batch_size", "gradient_checkpointing"),
+    *("dtype", "kl_estimator", "kl_in"),
+)
 GROUPS = {
     "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model"},
     "evaluation": {"evaluations", "eval_budget", "eval_prompts", "eval_samples"},
@@ -69,6 +74,8 @@ def show_help(
             table.add_row()
         table.add_row(Text(title, style="bold"))
         for field in fields:
+            if field.name in RARE and issubclass(config_class, RunConfig) and not details:
+                continue
             default = settings.get(field.name, field.default)
             if default is dataclasses.MISSING:
                 default = None  # it is computed; the docstring says how
@@ -79,6 +86,8 @@ def show_help(
     with console.capture() as captured:
         console.print(*parts, sep="\n\n", end="\n\n")
         console.print(table, end="")
+        if rare := [flag(name) for name in RARE if name in docs and not details]:
+            console.print(f"Only in --details: {', '.join(rare)}.")
         if not details and owner:
             console.print(f"The flags of {owner} are also accepted: python {owner} --help")
     try:

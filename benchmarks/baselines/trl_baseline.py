@@ -498,7 +498,7 @@ def token_rows(
 ) -> list[tuple[list[int], list[int]]]:
     """Ids of prompts and of completions, which end as `sampling.from_texts` lets them end."""
     prompts, completions = zip(*pairs, strict=True)
-    task, T = tasks.make(config.task, config.grader), models.completion_tokens(config)
+    task, T = tasks.of(config), models.completion_tokens(config)
     samples = sampling.from_texts(tokenizer, task, prompts, completions, T, torch.device("cpu"))
     fields = samples.prompts, samples.prompt_mask, samples.tokens, samples.mask
     return [(p[m].tolist(), t[k].tolist()) for p, m, t, k in zip(*fields, strict=True)]

@@ -88,10 +88,16 @@ class LanguageConfig(ResumableConfig):
 
     task: str = "addition"
     """A task with a preset, gsm8k, a file, or a hub name. A file is JSONL, with a prompt and an
-    answer in each row."""
+    answer in each row, or FILE.py:Class, a task of your own (llm_track/tasks.py)."""
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
     """How to compare answers to a data set. rules: as numbers or texts. math-verify: also as
     mathematical expressions, with that package."""
+    answer: Annotated[str, Added("tags")] = "tags"
+    """How to read answers: tags, boxed, last, FILE.py:function. tags: between the answer tags.
+    boxed: the last \\boxed{...}. last: the last number. A function of your own takes a completion
+    and returns text or None."""
+    instruction: Annotated[str | None, Added(None)] = None
+    """Instruction for the model. It replaces the one that data sets get ('': none)."""
     drop_long_rows: Annotated[bool, Added(False)] = False
     """Leave out rows of a data set that are too long. Otherwise they are refused. Too long are a
     prompt for the model's context, and a completion to learn from for --max-new-tokens."""

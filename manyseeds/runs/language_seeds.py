@@ -12,6 +12,7 @@ from manyseeds.command import failing_in_one_line
 import copy
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds import kernels, snapshot
+from manyseeds import kernels, snapshot, user_code
 from manyseeds.cli import AnyConfig, Preset
+from manyseeds.digest import boundary
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
 from manyseeds.record import RunFolder, is_finished, part_name
@@ -40,6 +42,8 @@ from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code
 from manyseeds.untrusted import read_bytes, reading
 from manyseeds.writing import write_bytes
+
+FIRST_STEPS = 10  # after which a training without any signal says so
 
 
 class Learner(Protocol):
@@ -76,6 +80,7 @@ class SeedsRun:
             self.runs.append(LanguageRun(config, [seed], part, algo, source, processes, S))
             processes = self.runs[0].processes
         self.processes, self.device = self.runs[0].processes, self.runs[0].device
+        self._without_signal: int | None = 0  # steps so far; None once there was one
         self._progress = None
         if S > 1:
             live, text = folder is not None, "pass@1 (or what the method measures), mean over seeds"
@@ -141,6 +146,28 @@ class SeedsRun:
             run.log(run.samples + counts[s], {name: x[s] for name, x in columns.items()})
         if self._progress is not None:
             self._progress.update(self.samples, self.runs[0].learn_s * len(self.runs))
+
+    @boundary
+    def look_for_signal(self, found: bool, metrics: Mapping[str, Tensor]) -> None:
+        """Say once that none of the first steps had a group with different rewards.
+
+        found: whether this step had one. metrics: means over its samples, [S] each.
+        """
+        if found or self._without_signal is None:
+            self._without_signal = None
+            return
+        self._without_signal += 1
+        if self._without_signal == FIRST_STEPS and self.processes.main:
+            words = ", ".join(
+                f"{x} {metrics[x].mean():.3g}" for x in ("reward", "format", "length")
+            )
+            print(
+                f"note: in the first {FIRST_STEPS} steps all rewards of every group were equal "
+                f"({words} on average): there is nothing to learn from; look at completions "
+                "(llm_track/generate.py --out), at how answers and rewards are read (--answer, "
+                "--instruction, --reward), and at --max-new-tokens",
+                file=sys.stderr,
+            )
 
     def evaluate_if_due(self, evaluator: Evaluator) -> None:
         """Evaluate each seed before its first step, and at the first call at or after each k-th
@@ -334,7 +361,8 @@ def main(
     folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
     def train_batch(seeds: Sequence[int], path: Path | None) -> None:
-        carry_out(config, train, SeedsRun(config, seeds, path, algo, processes=processes))
+        with user_code.failing_in_one_line(config.task, "--task"):
+            carry_out(config, train, SeedsRun(config, seeds, path, algo, processes=processes))
 
     if not processes.main:
         set_up_process(config.threads)

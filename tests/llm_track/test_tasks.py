@@ -104,7 +104,7 @@ def test_a_demonstration_earns_everything_and_fits(task: str) -> None:
     made = tasks.make(task)
     for problem in made.train(rng(), 1000):
         text = problem.demonstration
-        assert made.grade(problem, text)[2:] == (1, 1), problem
+        assert made.grade(problem, text)[2:4] == (1, 1), problem
         steps = made.steps(problem, text)
         assert all(step.reward == 1 for step in steps), problem
         # Each ends with its `;`, the last where the thinking ends.
@@ -576,7 +576,7 @@ def test_gsm8k_is_read_right() -> None:
     assert [problems[row["question"]].answer for row in rows] == answers
     for row in rows:
         problem = problems[row["question"]]
-        assert made.grade(problem, problem.demonstration)[2:] == (1, 1)
+        assert made.grade(problem, problem.demonstration)[2:4] == (1, 1)
         assert made.accuracy(problem, answered(row["answer"].split("####")[1])) == 1
         assert made.accuracy(problem, answered(problem.answer + "1")) == 0
     assert problems[rows[0]["question"]].demonstration == (
@@ -637,9 +637,11 @@ def test_answers_that_are_texts(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", rows[0], "", unescaped, "   ", rows[2])
     problems = tasks.read_jsonl(path, tasks.problem_of)
     assert problems == [
-        Problem("Capital of France?", long, where=f"{path}: line 1"),
-        Problem("Even\u2028or\x85odd?", "yes", "<answer>yes</answer>", (), f"{path}: line 3"),
-        Problem("A third?", "0.25", "x", (), f"{path}: line 5"),
+        Problem("Capital of France?", long, "", (), f"{path}: line 1", rows[0]),
+        Problem(
+            "Even\u2028or\x85odd?", "yes", "<answer>yes</answer>", (), f"{path}: line 3", rows[1]
+        ),
+        Problem("A third?", "0.25", "x", (), f"{path}: line 5", rows[2]),
     ]
     made = JsonlTask("a", problems, problems)
     assert made.accuracy(problems[0], answered(long)) == 1
@@ -679,7 +681,7 @@ def test_rows_as_trl_s_data_sets_have_them(
     path = write(tmp_path / "rows.jsonl", row)
     read: Any = tasks.read_preferences if (row, expected) in PREFERRED else None
     found = read(path) if read else tasks.read_jsonl(path, tasks.problem_of)
-    assert found == [(*expected, f"{path}: line 1")]
+    assert found == [(*expected, f"{path}: line 1", *(() if read else (row,)))]
 
 
 def test_any_of_several_right_answers_is_right() -> None:
@@ -812,9 +814,8 @@ def test_a_data_set_laid_out_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.M
         name = as_on_the_hub(
             tmp_path / f"gsm8k{len(contents)}", {"train": rows[:6], "test": rows[6:]}
         )
-        monkeypatch.setattr(
-            tasks, "named", lambda task, name=name: tasks.from_hub(task, name, "main")
-        )
+        made = tasks.from_hub("gsm8k", tasks.problem_of, name, "main")
+        monkeypatch.setattr(tasks, "named", lambda *_, made=made, **options: made)
         contents.append(grpo.Config(task="gsm8k").contents())
     assert [*contents[0]] == ["task_content"]
     assert contents[0] == contents[1] != contents[2]
@@ -824,13 +825,17 @@ def test_a_data_set_laid_out_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.M
 def test_other_data_sets_of_a_hub(tmp_path: Path) -> None:
     """Without a test split, without one to train on, with a bad row, and unknown."""
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
-    made = tasks.from_hub("x", as_on_the_hub(tmp_path / "x", {"train": rows}), "main")
+    made = tasks.from_hub(
+        "x", tasks.problem_of, as_on_the_hub(tmp_path / "x", {"train": rows}), "main"
+    )
     assert len(made.trained) + len(made.tested) == 9
     assert made.tested
     with pytest.raises(UsageError, match=r"--task y: .* has no split train; it has validation"):
-        tasks.from_hub("y", as_on_the_hub(tmp_path / "y", {"validation": rows}), "main")
+        tasks.from_hub(
+            "y", tasks.problem_of, as_on_the_hub(tmp_path / "y", {"validation": rows}), "main"
+        )
     bad = [{"question": "q", "answer": "1"}, {"question": "r", "answer": "so\n#### "}]
     with pytest.raises(UsageError, match="train: row 1: nothing after ####"):
-        tasks.from_hub("z", as_on_the_hub(tmp_path / "z", {"train": bad}), "main")
+        tasks.from_hub("z", tasks.problem_of, as_on_the_hub(tmp_path / "z", {"train": bad}), "main")
     with pytest.raises(UsageError, match=r"^--task nobody/nothing-at-all: .*$"):
         tasks.make("nobody/nothing-at-all")
