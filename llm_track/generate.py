@@ -304,9 +304,10 @@ def generate(config: Config) -> dict[str, float]:
     """Complete and grade all remaining prompts; returns the scores of all."""
     if config.prompts == 0 and config.task in tasks.GENERATED:
         raise UsageError(f"--prompts 0: {config.task} has no end")
-    config.as_run().check_request()
-    with alone_on(config.out), user_code.failing_in_one_line(config.task, "--task"):
-        return completed(config).scores()
+    with user_code.failing_in_one_line(config.task, "--task"):
+        config.as_run().check_request()
+        with alone_on(config.out):
+            return completed(config).scores()
 
 
 def completed(config: Config) -> Output:

@@ -357,7 +357,8 @@ def main(
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
     processes = Processes(resolve_device(config.device))
-    config.check_request()
+    with user_code.failing_in_one_line(config.task, "--task"):
+        config.check_request()
     folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
     def train_batch(seeds: Sequence[int], path: Path | None) -> None:

@@ -142,12 +142,19 @@ def test_what_a_function_may_return(tmp_path: Path) -> None:
         ("import numpy; return numpy.array([1.5, 2, 3])", [1.5, 2, 3]),
         ("import numpy; return [numpy.float32(1.5), numpy.int64(2), 3]", [1.5, 2, 3]),
         ("import torch; return torch.tensor([1.5, 2, 3])", [1.5, 2, 3]),
-        ("completions.clear(); return [1, 2, 3]", [1, 2, 3]),
     ):
         config = grpo.Config(reward=(function(tmp_path, body),))
         assert [x.reward for x in given(config)] == expected, body
     reward = function(tmp_path, "return [float(x) for x in answer]", "answer, **rest")
     assert [x.reward for x in given(grpo.Config(reward=(reward,)))] == [1, 2, 3]
+
+
+def test_no_function_changes_what_another_is_given(tmp_path: Path) -> None:
+    text = "def g(completions, **rest):\n    completions.clear()\n    return [0] * 3\n"
+    text += "def f(completions, **rest):\n    return [len(x) for x in completions]\n"
+    path = write(tmp_path / "mine.py", text)
+    graded = given(grpo.Config(reward=(f"{path}:g", f"{path}:f")))
+    assert [x.reward for x in graded] == [len(x) for x in TEXTS]
 
 
 LONG = r"'\\x1b\[31mcx+ \.\.\. x+'"  # printable, and shortened
