@@ -372,8 +372,18 @@ def sample_metrics(
     )
     metrics = {name: x / count for name, x in zip(columns, means, strict=True)}
     if G > 1:
-        run.look_for_signal(bool(signal.any()), metrics)
+        run.look_for_signal(bool(signal.any()), no_signal(metrics))
     return {**metrics, **own_metrics(rollout, graded, run), "entropy": entropy / length}
+
+
+def no_signal(metrics: dict[str, Tensor]) -> str:
+    """What is said of first steps without a group of different rewards, and what to look at."""
+    words = ", ".join(f"{x} {metrics[x].mean():.3g}" for x in ("reward", "format", "length"))
+    return (
+        f"all rewards of every group were equal ({words} on average): there is nothing to learn "
+        "from; look at completions (llm_track/generate.py --out), at how answers and rewards are "
+        "read (--answer, --instruction, --reward), and at --max-new-tokens"
+    )
 
 
 def own_metrics(

@@ -35,7 +35,7 @@ from manyseeds.benchmarks.experiments.suite import (
 )
 from manyseeds.benchmarks.measurements import goal_first
 from manyseeds.benchmarks.store.results import Result
-from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
+from manyseeds.benchmarks.store.stored import StoredRun, find_file, left_out, section_of
 from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
 

@@ -148,26 +148,14 @@ class SeedsRun:
             self._progress.update(self.samples, self.runs[0].learn_s * len(self.runs))
 
     @boundary
-    def look_for_signal(self, found: bool, metrics: Mapping[str, Tensor]) -> None:
-        """Say once that none of the first steps had a group with different rewards.
-
-        found: whether this step had one. metrics: means over its samples, [S] each.
-        """
+    def look_for_signal(self, found: bool, note: str) -> None:
+        """Print a note once if none of the first steps had a signal; found: whether this one has."""
         if found or self._without_signal is None:
             self._without_signal = None
             return
         self._without_signal += 1
         if self._without_signal == FIRST_STEPS and self.processes.main:
-            words = ", ".join(
-                f"{x} {metrics[x].mean():.3g}" for x in ("reward", "format", "length")
-            )
-            print(
-                f"note: in the first {FIRST_STEPS} steps all rewards of every group were equal "
-                f"({words} on average): there is nothing to learn from; look at completions "
-                "(llm_track/generate.py --out), at how answers and rewards are read (--answer, "
-                "--instruction, --reward), and at --max-new-tokens",
-                file=sys.stderr,
-            )
+            print(f"note: in the first {FIRST_STEPS} steps {note}", file=sys.stderr)
 
     def evaluate_if_due(self, evaluator: Evaluator) -> None:
         """Evaluate each seed before its first step, and at the first call at or after each k-th

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from manyseeds.benchmarks.__main__ import commands as listed
@@ -67,6 +68,22 @@ def test_your_own_environment(tmp_path: Path) -> None:
     assert ".stale" in again
     assert score(first) != score(again)
     assert "random policy on corridor:Corridor-v0: " in measured
+
+
+@pytest.mark.slow
+def test_your_own_reward(tmp_path: Path) -> None:
+    blocks = commands("your-own-reward.md")
+    written, first, again, data, task, wrong = (typed(block, tmp_path) for block in blocks)
+    assert written == ""
+    assert ".stale" not in first
+    assert ".stale" in again
+    assert re.search("grpo on doubles.jsonl, 1 seed.* reward ", data, re.DOTALL)
+    assert "grpo on halves.py:Halves, 1 seed" in task
+    assert wrong.count("\n") == 1
+    assert wrong in (DOCS / "your-own-reward.md").read_text()
+    part = tmp_path / "results/local/runs/doubles.jsonl/grpo/doubles/seeds-000-000"
+    metrics = pd.read_parquet(part / "metrics.parquet")
+    assert {"reward/large.large", "reward/brief.brief"} <= {*metrics.columns}
 
 
 def sections(page: str) -> dict[str, str]:
