@@ -28,7 +28,7 @@ LINE = 56  # letters of a docstring that fit beside a flag
 # Flags of language models that only --details prints, so that --help fits a screen.
 RARE = (
     *("drop_long_rows", "sampling_batch_size", "gradient_checkpointing"),
-    *("dtype", "kl_estimator", "kl_in"),
+    *("dtype", "kl_estimator", "kl_in", "initial_per_seed"),
 )
 GROUPS = {
     "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model"},
