@@ -25,7 +25,7 @@ from manyseeds.benchmarks.baselines.rejax_baseline import (
     pqn_arguments,
 )
 from manyseeds.benchmarks.chapters import interchange
-from manyseeds.benchmarks.chapters.blocks import Claim, Table, cells_of, text_of, walk
+from manyseeds.benchmarks.chapters.blocks import Claim, Fold, Table, cells_of, text_of, walk
 from manyseeds.benchmarks.experiments import jax_peer, suite
 from manyseeds.benchmarks.experiments.suite import Cell
 from manyseeds.benchmarks.experiments.verdicts import Verdict
@@ -466,6 +466,26 @@ def test_verdicts_are_corrected_together(
     assert texts["manyseeds", "SB3"].startswith("better")
     assert texts["manyseeds", "rejax"].startswith("undecided")
     assert texts["SB3", "rejax"].endswith("p=0.060")
+
+
+def test_stale_runs_of_a_library_are_marked(tmp_path: Path) -> None:
+    """In both tables and the figure, and counted beside the commands."""
+    common = suite.COMMON["ppo", "CartPole-v1"]
+    for algo, digest in (("ppo", None), ("rejax-ppo", "0123456789ab")):
+        scores = {seed: 300.0 + seed for seed in range(10)}
+        plant(tmp_path, algo, scores, digest=digest, **common)
+    blocks = list(interchange.page([load_result(run) for run in open_runs(tmp_path)], tmp_path))
+    tables = tables_of(blocks)
+    names = ["manyseeds", "rejax (stale)"]
+    assert [row[2] for row in tables["interchange-scores"]] == names
+    assert [row[2:4] for row in tables["interchange-verdicts"]] == [names]
+    (claim,) = (block for block in blocks if isinstance(block, Claim))
+    assert claim.figure
+    (rows,) = claim.figure.data["panels"].values()
+    assert [row.label for row in rows] == ["CartPole-v1, rejax (stale)"]
+    assert "2 commands, 1 of them stale" in [
+        x.summary for x in claim.details if isinstance(x, Fold)
+    ]
 
 
 def swapped(stored: dict) -> list[dict]:
