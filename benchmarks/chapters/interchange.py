@@ -140,6 +140,8 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
         "scripts of its repository, which is no package there, pin Gymnasium 0.29.1, PyTorch 2.4 "
         "and a Python older than ours.",
     )
+    # Those of the others are on the pages of the environments.
+    elsewhere = [r.run for runs in found.values() for x, r in runs.items() if x not in BY_RULE]
     label = "Learning speed of ours against other libraries"
     yield claim_of(
         judged,
@@ -148,7 +150,7 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
             about,
             folded_if_long("Scores by library", Table("interchange-scores", SCORES, scores)),
             folded_if_long("Every pair's verdicts", Table("interchange-verdicts", PAIRS, pairs)),
-            *commands([r.run for runs in found.values() for r in runs.values()]),
+            *commands(elsewhere),
         ],
     )
     for algo in ("ppo", "dqn"):
