@@ -6,7 +6,6 @@ import numpy as np
 
 from manyseeds.llm_track.tasks import GeneratedTask, Problem
 
-
 WORDS = (
     "What is {} + {} + {}?",
     "Add {}, {} and {}.",

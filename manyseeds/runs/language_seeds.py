@@ -149,7 +149,10 @@ class SeedsRun:
 
     @boundary
     def look_for_signal(self, found: bool, note: str) -> None:
-        """Print a note once if none of the first steps has a signal. found: whether this has."""
+        """Print a note once, if none of the first steps had a signal.
+
+        found: whether this step has one.
+        """
         if found or self._without_signal is None:
             self._without_signal = None
             return
