@@ -424,7 +424,7 @@ def refreshed_claim(runs: Iterable[Method]) -> Iterator[Block]:
 # ---- The R1 pipeline -----------------------------------------------------------------------
 
 PIPELINE_COLUMNS = (
-    *("stage", "n", "samples learned from", "pass@1, mean [95%]", "pass@16, mean [95%]"),
+    *("stage", "n", "samples drawn", "pass@1, mean [95%]", "pass@16, mean [95%]"),
     *("cons@16", "format", "length"),
 )
 
@@ -458,17 +458,18 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
 
     settings = stored["settings"]
     about = Text(
-        f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL twice as long, "
-        "which has the samples of both stages of RL, and with RL on the small base model. "
-        "Rejection SFT and distillation learn, in several passes, from one right sample of each "
-        f"of {settings['prompts']:,} prompts that the model after RL solves in four attempts. The "
-        "samples column counts neither these attempts nor the training of that model."
+        f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL alone, and "
+        "distillation with RL on the small base model, each with as many samples. Rejection SFT "
+        "and distillation learn, in several passes, from one right sample of each of "
+        f"{settings['prompts']:,} prompts that the model after RL solves in {llm_pipeline.SAMPLES} "
+        "attempts. Samples are those drawn from a model until the end of a stage: these attempts "
+        "and the training of that model count. Each seed has base models of its own."
     )
     yield judged(
         "language-pipeline-rl",
-        "Rejection SFT and a second stage of RL improve a model more than as much RL alone.",
+        "Rejection SFT and a second stage of RL improve a model more than RL alone.",
         f"{OURS}; stages: {R1}v1, sec. 2.3",
-        differences("RL again", "RL twice as long"),
+        differences("RL again", "RL alone"),
         [
             about,
             Table("language-pipeline", PIPELINE_COLUMNS, rows),

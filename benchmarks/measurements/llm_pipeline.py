@@ -9,17 +9,19 @@ The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), each a command of the 
     RL                 GRPO from the cold start
     rejection SFT      SFT of the base on right samples of that model
     RL again           GRPO from there
-    RL twice as long   GRPO from the cold start with the samples of both stages of RL
+    RL alone           GRPO from the cold start with the samples of all of these
 
 and those of its sections 2.4 and 4.1, with a smaller base, which is sometimes right:
 
     small base         a base model of fewer parameters
     distillation       SFT of the small base on the same right samples
-    RL on small base   GRPO with as many samples as the distillation learns from
+    RL on small base   GRPO with as many samples as the teacher has drawn
 
-Every stage ends with the track's evaluation. Models and samples are kept in --work, in a folder for
-each version of the code, so that an interrupted command goes on where it was. The report reads
-results/llm_pipeline.json, to which the scores of each finished seed are added.
+Every stage ends with the track's evaluation. Each seed has base models of its own. Samples are
+those drawn from a model until the end of a stage, its teacher's among them. Models and files are
+kept in --work, in a folder for each version of the code, so that an interrupted command goes on
+where it was. The report reads results/llm_pipeline.json, to which the scores of each finished seed
+are added.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ STORED: dict[str, Any] = {
     "rows": [{"seed": int, "stage": NAME, "samples": int, **dict.fromkeys(MEASURES, float)}],
 }
 TRAINED = ("sft", "grpo")
+SAMPLES = 4  # of each prompt, to collect a right one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +72,12 @@ class Config(ScriptConfig):
     """Number of seeds."""
     first_seed: NonNegativeInt = 0
     """The first seed."""
-    rl_samples: PositiveInt = 12_800
+    rl_samples: PositiveInt = 25_600
     """Samples of each stage of RL on the tiny model."""
     prompts: PositiveInt = 2_048
     """Number of prompts to collect correct samples from."""
     sft_samples: PositiveInt = 12_800
-    """Samples for rejection SFT, for distillation, and for RL on the small base model."""
+    """Samples that rejection SFT and distillation learn from, in several passes."""
     work: str = "results/local/pipeline"
     """Folder for models and samples."""
 
@@ -91,30 +94,37 @@ class Stage:
     name: str
     script: str
     flags: tuple[str, ...]
+    samples: int  # drawn until its end
     when: str = "final"  # or initial: the model before the training
 
 
 def stages(config: Config, seed: int) -> list[Stage]:
     """All stages of a seed; a base shares the command of what is trained from it."""
-    right, rl, sft = samples_of(config, seed), str(config.rl_samples), str(config.sft_samples)
+    rl = config.rl_samples
+    collected = rl + SAMPLES * config.prompts
+    both = collected + rl
 
-    def after(name: str) -> str:
-        return str(folder_of(config, name, seed) / "model")
+    def after(name: str) -> tuple[str, str]:
+        return "--model", str(folder_of(config, name, seed) / "model")
 
-    learned = ("--demonstrations", str(right), "--total-samples", sft)
-    cold = ("--model", "tiny-base")
-    twice = ("--total-samples", str(2 * config.rl_samples))
-    distilled = ("--model", "micro-base-3200", *learned)
+    def made(name: str) -> tuple[str, str, str]:
+        return "--model", name, "--initial-per-seed"
+
+    def of(samples: int) -> tuple[str, str]:
+        return "--total-samples", str(samples)
+
+    cold, small = made("tiny-base"), made("micro-base-3200")
+    learned = ("--demonstrations", str(samples_of(config, seed)), *of(config.sft_samples))
     return [
-        Stage("base", "sft", cold, "initial"),
-        Stage("cold start", "sft", cold),
-        Stage("RL", "grpo", ("--model", after("cold start"), "--total-samples", rl)),
-        Stage("rejection SFT", "sft", ("--model", "tiny-base", *learned)),
-        Stage("RL again", "grpo", ("--model", after("rejection SFT"), "--total-samples", rl)),
-        Stage("RL twice as long", "grpo", ("--model", after("cold start"), *twice)),
-        Stage("small base", "sft", distilled, "initial"),
-        Stage("distillation", "sft", distilled),
-        Stage("RL on small base", "grpo", ("--model", "micro-base-3200", "--total-samples", sft)),
+        Stage("base", "sft", cold, 0, "initial"),
+        Stage("cold start", "sft", cold, 0),
+        Stage("RL", "grpo", (*after("cold start"), *of(rl)), rl),
+        Stage("rejection SFT", "sft", (*cold, *learned), collected),
+        Stage("RL again", "grpo", (*after("rejection SFT"), *of(rl)), both),
+        Stage("RL alone", "grpo", (*after("cold start"), *of(both)), both),
+        Stage("small base", "sft", (*small, *learned), 0, "initial"),
+        Stage("distillation", "sft", (*small, *learned), collected),
+        Stage("RL on small base", "grpo", (*small, *of(collected)), collected),
     ]
 
 
@@ -155,7 +165,8 @@ def sampling(config: Config, seed: int) -> list[str]:
     return [
         "llm_track/generate.py", "--task", config.task,
         "--model", str(folder_of(config, "RL", seed) / "model"),
-        "--split", "train", "--prompts", str(config.prompts), "--samples", "4", "--keep", "right",
+        "--split", "train", "--prompts", str(config.prompts),
+        "--samples", str(SAMPLES), "--keep", "right",
         "--most", "1", "--seed", str(seed), "--out", str(samples_of(config, seed)),
         "--results", str(work_of(config)),
     ]  # fmt: skip
@@ -176,8 +187,7 @@ def scores(config: Config, seed: int) -> list[dict[str, Any]]:
         run(training(config, stage, seed))
         summary = read_json(folder_of(config, stage.name, seed) / "summary.json")
         found = {name: summary[stage.when][name] for name in MEASURES}
-        samples = summary["samples"] * (stage.when == "final")
-        rows.append({"seed": seed, "stage": stage.name, "samples": samples, **found})
+        rows.append({"seed": seed, "stage": stage.name, "samples": stage.samples, **found})
     return rows
 
 

@@ -427,7 +427,7 @@ def pipeline(folder: Path, gain: float) -> list[Block]:
         {"seed": seed, "stage": stage, "samples": 100, "pass@1": x * noise[seed],
          "pass@16": x * noise[seed], "cons@16": x, "format": 1.0, "length": 20.0}
         for seed in range(3)
-        for stage, x in (("RL twice as long", 0.6), ("RL again", 0.6 + gain),
+        for stage, x in (("RL alone", 0.6), ("RL again", 0.6 + gain),
                          ("distillation", 0.5), ("RL on small base", 0.1))
     ]  # fmt: skip
     stored = json.loads((ROOT / "results" / "llm_oracle.json").read_text())

@@ -17,7 +17,7 @@ from manyseeds.llm_track import generate, grpo, sft
 from manyseeds.record import RunFolder, read_json, run_paths
 
 STAGES = [
-    *("base", "cold start", "RL", "rejection SFT", "RL again", "RL twice as long"),
+    *("base", "cold start", "RL", "rejection SFT", "RL again", "RL alone"),
     *("small base", "distillation", "RL on small base"),
 ]
 
@@ -68,7 +68,11 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
     assert {row["seed"] for row in stored["rows"]} == {3}
     by_stage = {row["stage"]: row for row in stored["rows"]}
     assert by_stage["base"]["pass@1"] == by_stage["small base"]["pass@1"] == 0
-    assert by_stage["base"]["samples"] == 0
+    # 25,600 of RL, and four of each of 2,048 prompts.
+    assert [by_stage[name]["samples"] for name in STAGES] == [
+        *(0, 0, 25_600, 33_792, 59_392, 59_392),
+        *(0, 33_792, 33_792),
+    ]
     final = [by_stage[name]["pass@1"] for name in STAGES if "base" not in name or "RL" in name]
     assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
 
@@ -89,12 +93,15 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
         assert flag(runs[name], "--model") == base
         assert flag(runs[name], "--demonstrations") == flag(collected, "--out")
     assert flag(runs["rl-again-3"], "--model") == model("sft", "rejection-sft-3")
-    assert flag(runs["rl-twice-as-long-3"], "--model") == model("sft", "cold-start-3")
-    both = (int(flag(runs[name], "--total-samples")) for name in ("rl-3", "rl-again-3"))
-    assert int(flag(runs["rl-twice-as-long-3"], "--total-samples")) == sum(both)
+    assert flag(runs["rl-alone-3"], "--model") == model("sft", "cold-start-3")
     small = runs["rl-on-small-base-3"], runs["distillation-3"]
     assert [flag(c, "--model") for c in small] == ["micro-base-3200"] * 2
-    assert len({flag(c, "--total-samples") for c in small}) == 1
+    for name in ("rl", "rl-again", "rl-alone", "rl-on-small-base"):
+        drawn = by_stage[name.replace("-", " ").replace("rl", "RL")]["samples"]
+        drawn -= by_stage["rejection SFT"]["samples"] * (name == "rl-again")
+        assert int(flag(runs[f"{name}-3"], "--total-samples")) == drawn
+    own = {name for name, c in runs.items() if "--initial-per-seed" in c}
+    assert own == {"cold-start-3", "rejection-sft-3", "distillation-3", "rl-on-small-base-3"}
 
 
 def test_the_scripts_take_all_of_its_commands(tmp_path: Path, track: Track) -> None:
