@@ -45,14 +45,17 @@ def origin(text: str, what: str) -> str:
     return f"{module_at(file_and_name(text, what)[0], ROOT)}:{ALL}"
 
 
+@cache
 def load(text: str, what: str) -> Any:
-    """What FILE.py:NAME means, which can be called. Raises UsageError, also for what the file
-    raises as it runs."""
+    """What FILE.py:NAME means, which can be called; once, whatever becomes of the file meanwhile.
+
+    Raises UsageError, also for what the file raises as it runs.
+    """
     file, name = file_and_name(text, what)
     if not file.is_file():
         raise UsageError(f"{what} {text}: there is no such file")
     try:
-        module = run_file(file, read_bytes(file, MAX_SIZE))
+        module = run_file(file)
     except (Exception, SystemExit) as error:
         hint = ""
         if isinstance(error, ModuleNotFoundError):
@@ -68,8 +71,8 @@ def load(text: str, what: str) -> Any:
 
 
 @cache
-def run_file(file: Path, text: bytes) -> types.ModuleType:
-    """The module of a file with this text.
+def run_file(file: Path) -> types.ModuleType:
+    """The module of a file, from its text.
 
     Python's own cache takes a text of equal size that was written in the same second for the same.
     """
@@ -78,7 +81,7 @@ def run_file(file: Path, text: bytes) -> types.ModuleType:
     sys.modules[module.__name__] = module  # dataclasses look there
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    exec(compile(text, str(file), "exec"), vars(module))
+    exec(compile(read_bytes(file, MAX_SIZE), str(file), "exec"), vars(module))
     return module
 
 

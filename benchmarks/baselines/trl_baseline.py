@@ -353,6 +353,8 @@ class GRPOBaseline(Baseline):
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
+        if config.reward:
+            raise UsageError(f"--reward {config.reward[0]}: here TRL learns from the rules")
         refuse(config, reward_model="", rules=True, kl_in="loss", entropy_coef=0.0)
         if config.kl_estimator != "corrected":
             refuse(config, kl_estimator="k3")

@@ -158,6 +158,7 @@ def test_settings_of_grpo(tmp_path: Path, model: str) -> None:
         ("--algo grpo --kl-in reward", "--kl-in reward: TRL has no counterpart; use 'loss'"),
         ("--algo grpo --kl-estimator k1", "--kl-estimator k1: TRL has no counterpart; use 'k3'"),
         ("--algo grpo --minibatches 3", "--minibatches 3: TRL needs equal ones"),
+        ("--algo grpo --reward a.py:f", "--reward a.py:f: here TRL learns from the rules"),
         ("--algo grpo --reward-model x", "--reward-model x: TRL has no counterpart"),
         ("--algo dapo", "--dynamic-sampling: TRL has no counterpart; use --no-dynamic-sampling"),
         ("--algo dapo --no-dynamic-sampling --no-token-level", "--no-token-level: TRL has no"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyseeds import digest
+from manyseeds import digest, user_code
 from manyseeds.cli import identity, parse
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import generate, grpo, models, sampling, tasks
@@ -30,7 +30,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
-    digest.forget()  # another process would read it anew
+    for remembered in (digest.forget, user_code.load.cache_clear, user_code.run_file.cache_clear):
+        remembered()  # another process would read it anew
     return path
 
 

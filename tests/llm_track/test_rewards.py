@@ -18,7 +18,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from manyseeds import digest
+from manyseeds import digest, user_code
 from manyseeds.cli import PUBLISHED, from_identity, identity, parse
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import dapo, grpo, rewards, rlhf_ppo, tasks
@@ -44,7 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    digest.forget()  # another process would read it anew
+    for remembered in (digest.forget, user_code.load.cache_clear, user_code.run_file.cache_clear):
+        remembered()  # another process would read it anew
     return path
 
 
@@ -404,6 +405,16 @@ def test_a_run_with_an_own_reward_goes_on_after_a_kill(
             for x in (part, whole)
         ]
         pd.testing.assert_frame_equal(*columns)
+
+
+def test_an_edit_in_the_middle_of_a_run_is_for_the_next_one(tmp_path: Path) -> None:
+    """What has begun goes on as its digest says."""
+    config = grpo.Config(reward=(function(tmp_path, "return [1.0] * 3"),))
+    assert [x.reward for x in given(config)] == [1, 1, 1]
+    (tmp_path / "mine.py").write_text("def f(**columns):\n    return [2.0] * 3\n")
+    assert [x.reward for x in given(config)] == [1, 1, 1]
+    function(tmp_path, "return [3.0] * 3")
+    assert [x.reward for x in given(config)] == [3, 3, 3]
 
 
 @pytest.mark.usefixtures("few_samples", "eager")
