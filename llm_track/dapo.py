@@ -244,7 +244,8 @@ def collect_step(
         drawn.append(spread(rollout, left, S))
         for s, new in zip(left, own, strict=True):
             graded[s] += new
-        told = measured(own, "accuracy" if config.rules else "reward", rollout)
+        by = "reward" if config.reward and not config.rules else "accuracy"
+        told = measured(own, by, rollout)
         groups = told.unflatten(1, (-1, G))
         mixed = (groups.amax(-1) > groups.amin(-1)) | (not config.dynamic_sampling)
         flags.append(torch.zeros(S, K, dtype=torch.bool, device=run.device))

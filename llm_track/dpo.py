@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from manyseeds.command import parse
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -57,13 +58,14 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy
 from manyseeds.llm_track.rollout import encode, from_texts, grade
 from manyseeds.llm_track.tasks import Preference
 from manyseeds.portable import logsigmoid
+from manyseeds.record import plural, ranges
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun, main
 
@@ -119,7 +121,7 @@ def generated(config: Config) -> int:
 def make_pairs(
     policy: AnyModel, task: tasks.Task, config: Config, run: SeedsRun
 ) -> list[list[Preference]]:
-    """Pairs of each seed's own completions of training prompts; UsageError where none has any."""
+    """Pairs of each seed's own completions of training prompts; says which seeds have none."""
     G, T = config.group_size, models.completion_tokens(config)
     mine = run.processes.share(PROMPTS)
     pairs: list[list[Preference]] = [[] for _ in run.seeds]
@@ -133,10 +135,13 @@ def make_pairs(
         graded = grade(policy, task, problems, rollout)
         for own, new, rng in zip(pairs, graded, rngs, strict=True):
             own += tasks.pairs_of(run.processes.gather_lists(new), rng)
-    if not any(pairs):
-        raise UsageError(
-            f"--model {config.model}: of no prompt it has both right and wrong completions among "
-            f"{generated(config):,}; there is nothing to compare"
+    none = [seed for seed, own in zip(run.seeds, pairs, strict=True) if not own]
+    if none and run.processes.main:
+        print(
+            f"note: {plural(len(none), 'seed')} ({ranges(none)}) without a prompt that has both "
+            f"right and wrong completions among {generated(config):,}: what learns from no pair "
+            "stays the initial model",
+            file=sys.stderr,
         )
     return pairs
 
@@ -195,7 +200,8 @@ def update(
         logprobs = of_completions(policy.logprobs(both, 1.0))
         ref = of_completions(reference.logprobs(both, 1.0))
         chosen, rejected = rewards(logprobs, ref, config.beta).chunk(2, 1)
-        losses = preference_loss(chosen, rejected).sum(1) / config.batch_size
+        has_rows = torch.tensor([bool(own) for own in parts], device=run.device)
+        losses = preference_loss(chosen, rejected).sum(1) * has_rows / config.batch_size
         losses.sum().backward()
         with torch.no_grad():
             terms = chosen > rejected, chosen - rejected, chosen, rejected, *logprobs.chunk(2, 1)

@@ -176,7 +176,8 @@ class SeedAdamW(Kept):
         None for a seed whose gradient is 0, as Adam would drift on, or not finite.
         """
         (flat,) = self.adam.parameters
-        assert flat.grad is not None
+        if flat.grad is None:  # no seed has learned from anything
+            return flat.new_zeros(len(flat))
         largest = flat.grad.flatten(1).abs().amax(1)
         return self.adam.step(lr, max_grad_norm, (largest > 0) & (largest < OVERFLOW))
 

@@ -315,6 +315,8 @@ class DPOBaseline(Baseline):
         if not given:
             (pairs,) = dpo.make_pairs(hub, task, config, run)
             axis = dpo.generated(config)
+        if not pairs:
+            raise UsageError(f"--model {config.model}: TRL needs at least a pair")
         one = run.runs[0]
         one.pause()
         steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)

@@ -310,13 +310,16 @@ def test_end_to_end(
 def test_a_seed_without_a_pair_stays_what_it_was(
     llama: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the others learn what they learn alone; where no seed has one, the command ends."""
+    """And the others learn what they learn alone; so it does alone, and after a checkpoint."""
     config = config_of(llama, total_samples=256, learning_rate=3e-3)
 
     def learned(*pairs: list[Preference]) -> tuple[Tensor, list[dict[str, Any]]]:
         monkeypatch.setattr(dpo, "make_pairs", lambda *args: [*pairs])
         run = SeedsRun(config, range(5, 5 + len(pairs)))
         policy = dpo.train(config, run)
+        for own, one in zip(pairs, run.runs, strict=True):
+            losses = one.metrics()["loss"]
+            assert (losses == 0).all() if not own else losses[0] == pytest.approx(math.log(2))
         return policy.tensors()["parameters"], run.finish(policy)
 
     together, summaries = learned(SHORT, [])
@@ -328,6 +331,19 @@ def test_a_seed_without_a_pair_stays_what_it_was(
     assert summaries[0]["final"] == summary["final"]
     assert summaries[1]["samples"] == summary["samples"] == 256
     assert summaries[1]["final"] == summaries[1]["initial"]
+    still, (other,) = learned([])
+    assert torch.equal(still, initial)
+    assert other["final"] == summaries[1]["final"]
+
+
+def test_seeds_without_a_pair_are_named(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any training the model has no right answers to compare."""
+    config = config_of(llama, total_samples=256, max_new_tokens=4)
+    run = SeedsRun(config, [5, 6])
+    policy = dpo.train(config, run)
+    said = "note: 2 seeds (5-6) without a prompt that has both right and wrong completions among"
+    assert capsys.readouterr().err.startswith(said)
+    assert [x["samples"] for x in run.finish(policy)] == [256, 256]
 
 
 LESSONS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -907,7 +907,6 @@ CUT, LONG = "line 1: a completion of 13 tokens", "line 2: a prompt of 250 tokens
             "line 2001: a completion of 33 tokens, line 2002: a prompt of 308 tokens: too long",
         ),
         # The tiny model without any training has no right answers to compare.
-        ("dpo", None, [], 4, "of no prompt it has both right and wrong"),
         ("reward_model", None, [], 4, "of no held-out prompt it has both right and wrong"),
     ],
 )
