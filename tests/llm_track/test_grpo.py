@@ -705,6 +705,8 @@ def draw(
         # Exactly enough at once, and everything.
         ("mmmmmm", {}, [0, 1, 2], 3),
         ("smfm", {"dynamic_sampling": False}, [0, 1, 2], 1),
+        # A learned reward is not what groups are chosen by.
+        ("mmmmmm", {"rules": False, "reward_model": "x"}, [0, 1, 2], 3),
     ],
 )
 def test_draws_go_on_until_there_are_enough_mixed_groups(
