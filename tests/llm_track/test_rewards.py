@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,6 +251,44 @@ def test_a_faulty_file_is_one_line_before_anything_is_made(
     assert re.search(message, error)
     assert error.count("\n") == 1
     assert not Path(results).exists()
+
+
+def test_a_module_beside_the_file_comes_before_those_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a function imports it later; two files never get each other's."""
+    monkeypatch.setattr(sys, "path", [str(Path(rewards.__file__).parent), *sys.path])
+    monkeypatch.setattr(user_code, "BESIDE", {})
+    text = "def f(completions, **rest):\n    {}\n    return [VALUE] * len(completions)\n"
+    for name, value, form in (
+        ("a", 1, "from rlhf_ppo import VALUE\n" + text.format("pass")),
+        ("b", 2, text.format("from dr_grpo import VALUE")),
+        ("c", 3, text.format("from dr_grpo import VALUE")),
+        ("d", 4, "import json\n" + text.format("VALUE = 4")),
+    ):
+        module = "rlhf_ppo" if name == "a" else "json" if name == "d" else "dr_grpo"
+        write(tmp_path / name / f"{module}.py", f"VALUE = {value}\n")
+        write(tmp_path / name / f"{name}.py", form)
+    first, second, third, fourth = (f"{tmp_path}/{x}/{x}.py:f" for x in "abcd")
+    try:
+        assert [x.reward for x in given(grpo.Config(reward=(first, second)))] == [3, 3, 3]
+        with pytest.raises(UsageError, match=f"dr_grpo beside it .* another module: {tmp_path}/b"):
+            given(grpo.Config(reward=(third,)))
+        with pytest.raises(UsageError, match="json beside it has the name of another module"):
+            given(grpo.Config(reward=(fourth,)))
+    finally:
+        for name in ("rlhf_ppo", "dr_grpo"):
+            sys.modules.pop(name, None)
+
+
+def test_only_what_a_file_defines_is_proposed(tmp_path: Path) -> None:
+    text = "from functools import partial\nimport re\ndef f(**rest): pass\n"
+    path = write(tmp_path / "mine.py", text)
+    with pytest.raises(UsageError, match="has no partia") as error:
+        user_code.load(f"{path}:partia", "--reward")
+    assert "partial" not in str(error.value)
+    annotated = write(tmp_path / "annotated.py", "def f(x: int) -> None: pass\n")
+    assert user_code.load(f"{annotated}:f", "--reward").__annotations__["x"] is int
 
 
 @pytest.mark.parametrize(
