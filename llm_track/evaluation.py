@@ -219,4 +219,4 @@ class TaskEvaluator:
 
     def _grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> np.ndarray:
         pairs = zip(problems, texts, strict=True)
-        return np.array([self.task.accuracy(problem, text) for problem, text in pairs])
+        return np.array([self.task.checked_accuracy(problem, text) for problem, text in pairs])

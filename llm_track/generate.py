@@ -40,8 +40,10 @@ from manyseeds.cli import (
     Range,
     ScriptConfig,
     check_device,
+    flag,
     path_of,
 )
+from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
@@ -125,7 +127,8 @@ class Config(ScriptConfig):
         )
 
     def identity(self) -> dict[str, Any]:
-        """All that determines the rows of a file, with digests of the data that it names."""
+        """All that determines the rows of a file, with digests of the data and code that it
+        names."""
         no_effect = ("results", "out", "batch_size", "threads", "quiet")
         fields = {name: x for name, x in asdict(self).items() if name not in no_effect}
         for name, before in (("drop_long_rows", False), ("answer", "tags"), ("instruction", None)):
@@ -134,17 +137,20 @@ class Config(ScriptConfig):
         run = self.as_run()
         if self.model in tasks.MADE:
             fields["made"] = models.store_of(self.model, run).name
+        if own := run.own_code():
+            fields["own_code"] = code_digest(user_code.origin(x, flag(k)) for k, x in own.items())
         return fields | run.contents()
 
 
 def problems_of(config: Config, task: tasks.Task) -> list[tasks.Problem]:
     """The prompts, those of a generated task once each."""
-    generated = task.id in tasks.GENERATED
+    if config.prompts == 0 and isinstance(task, tasks.GeneratedTask):
+        raise UsageError(f"--prompts 0: {config.task} has no end")
     if config.split == "test":
         problems = task.test(config.prompts or sys.maxsize)
-    elif generated:
+    elif isinstance(task, tasks.GeneratedTask):
         # More than needed, as a prompt that is drawn twice counts once.
-        drawn = task.train(np.random.default_rng(config.seed), 4 * config.prompts)
+        drawn = tasks.drawn(task, np.random.default_rng(config.seed), 4 * config.prompts)
         problems = list({p.prompt: p for p in drawn}.values())
     else:
         problems = list(task.trained_on())

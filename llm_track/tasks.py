@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -76,8 +77,15 @@ class Problem(NamedTuple):
     where: str = ""  # of a data set: its file and line
     columns: Mapping[str, Any] = {}  # of a data set: the row
 
+    # Columns may hold what has no hash and no truth value, such as arrays.
     def __hash__(self) -> int:
         return hash(self[:-1])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self[:-1] == other[:-1]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -421,11 +429,23 @@ class Task:
 
     def trained_on(self) -> Sequence[Problem]:
         """All problems of the training, or some of them where they are generated on the fly."""
-        return self.train(np.random.default_rng(0), 256)
+        return drawn(self, np.random.default_rng(0), 256)
+
+    def checked_accuracy(self, problem: Problem, completion: str) -> float:
+        """The accuracy; UsageError unless it is a number from 0 to 1."""
+        found = self.accuracy(problem, completion)
+        if not isinstance(found, Real | np.bool_):
+            what = user_code.kind(found)
+        elif 0 <= found <= 1:
+            return float(found)
+        else:
+            what = f"{found}"
+        said = f"returned {what}, not a number from 0 to 1, for {user_code.shown(completion)}"
+        raise UsageError(f"--task {self.id}: accuracy {said}")
 
     def grade(self, problem: Problem, completion: str) -> Graded:
         """A completion with its rewards by rules."""
-        accuracy = self.accuracy(problem, completion)
+        accuracy = self.checked_accuracy(problem, completion)
         return Graded(problem, completion, accuracy, self.format(completion))
 
     def format(self, completion: str) -> float:
@@ -766,6 +786,21 @@ class JsonlTask(Task):
         return self.trained
 
 
+def drawn(task: Task, rng: np.random.Generator, n: int) -> list[Problem]:
+    """n problems to train on, drawn by the task; UsageError where these are not n problems."""
+    problems = task.train(rng, n)
+    check_problems(problems, f"--task {task.id}", "train")
+    if len(problems) != n:
+        raise UsageError(f"--task {task.id}: train returned {len(problems)} problems, not {n}")
+    return problems
+
+
+def check_problems(problems: Any, what: str, method: str) -> None:
+    """Raise UsageError unless a method of a task has returned at least one problem."""
+    if not isinstance(problems, list | tuple) or not problems or not all(map(is_problem, problems)):
+        raise UsageError(f"{what}: {method} must return Problems of texts, each with a prompt")
+
+
 def next_problems(
     task: Task, n: int, start: int, run: LanguageRun, purpose: str, rng: np.random.Generator
 ) -> list[Problem]:
@@ -777,7 +812,7 @@ def next_problems(
     """
     if isinstance(task, JsonlTask):
         return task.passes(lambda k: run.rng(purpose, k), start, n)
-    return task.train(rng, n)
+    return drawn(task, rng, n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -974,7 +1009,11 @@ def named(task: str, form: AnswerFormat = ANSWERS["tags"], answered: bool = True
 
 def own_task(task: str) -> Task:
     """The task that a class of a user's own makes; UsageError for one without problems."""
-    what, made = f"--task {task}", user_code.load(task, "--task")()
+    what, make_task = f"--task {task}", user_code.load(task, "--task")
+    try:
+        made = make_task()
+    except TypeError as error:
+        user_code.fail(f"{what}: called without arguments", error, user_code.file_and_name(task, "--task")[0])
     if not isinstance(made, Task):
         raise UsageError(
             f"{what}: is {user_code.kind(made)}; extend manyseeds.llm_track.tasks.Task or "
@@ -982,6 +1021,9 @@ def own_task(task: str) -> Task:
         )
     if not isinstance(getattr(made, "id", None), str):
         raise UsageError(f"{what}: needs an id, a text")
+    if made.id in GENERATED or not re.fullmatch(r"\w[\w.-]*", made.id):
+        why = "belongs to a task of ours" if made.id in GENERATED else "is no plain name"
+        raise UsageError(f"{what}: its id {user_code.shown(made.id)} {why}")
     tokens = getattr(made, "max_new_tokens", None)
     if type(tokens) is not int or tokens < 1:
         raise UsageError(f"{what}: needs max_new_tokens, a whole number of at least 1")
@@ -989,8 +1031,7 @@ def own_task(task: str) -> Task:
         ("train", made.train(np.random.default_rng(0), 2)),
         ("test", made.test(2)),
     ):
-        if not problems or not all(map(is_problem, problems)):
-            raise UsageError(f"{what}: {method} must return Problems of texts, each with a prompt")
+        check_problems(problems, what, method)
         for problem in problems:
             made.grade(problem, problem.demonstration)
     return made

@@ -199,6 +199,43 @@ def test_completions_are_generated_with_them(model: str, tmp_path: Path) -> None
     assert generate.generate(last)["format"] > generate.generate(plain)["format"]
 
 
+def test_a_file_of_completions_is_resumed_with_the_code_that_began_it(
+    model: str, tmp_path: Path
+) -> None:
+    """And a generated task of a user's own has as many prompts as are asked for."""
+    text = "def f(completion):\n    return completion or None\n"
+    answer = f"{write(tmp_path / 'answer.py', text)}:f"
+    config = generate.Config(
+        model=model, task=f"{write(tmp_path / 'mine.py', DOUBLE)}:Double", answer=answer,
+        prompts=2, samples=1, out=str(tmp_path / "out.jsonl"), quiet=True,
+    )  # fmt: skip
+    assert "own_code" not in generate.Config().identity()
+    generate.generate(config)
+    generate.generate(config)
+    for name, edited in (
+        ("answer.py", text.replace("or None", "or 'none'")),
+        ("mine.py", DOUBLE.replace("2 * k)", "2 * k + 1)")),
+    ):
+        before = (tmp_path / name).read_text()
+        write(tmp_path / name, edited)
+        with pytest.raises(UsageError, match="was begun with other settings"):
+            generate.generate(config)
+        write(tmp_path / name, before)
+    task = tasks.of(config.as_run())
+    found = generate.problems_of(replace(config, split="train", prompts=400), task)
+    assert len({p.prompt for p in found}) == 400
+    with pytest.raises(UsageError, match="--prompts 0: .* has no end"):
+        generate.problems_of(replace(config, prompts=0), task)
+
+
+def test_columns_may_be_arrays() -> None:
+    first, second = (tasks.Problem("1", "2", columns={"x": np.arange(3)}) for _ in range(2))
+    assert first == second
+    assert not first != second
+    assert len({first, second}) == 1
+    assert first != first._replace(answer="3")
+
+
 # ---- Tasks ---------------------------------------------------------------------------------
 
 DOUBLE = """
@@ -217,6 +254,8 @@ class Double(GeneratedTask):
 COUNTED = """        self.n = getattr(self, 'n', 0) + 1
         1 / (self.n < 3000)
         return"""
+TRAIN = "    def train(self, rng, n):\n        return {}\n\n    def draw"
+ACCURACY = "    def accuracy(self, problem, text):\n        return {}\n\n    def draw"
 GRADED = """    def accuracy(self, problem, text):
         return 1 / (text == '')
 
@@ -265,6 +304,16 @@ def test_a_task_of_a_users_own(
         ("return Problem(", "return (", "AttributeError|SyntaxError"),
         ("rng.integers(1000)", "rng.integers(0)", r"ValueError: .* \(mine.py, line 9\)"),
         ("rng.integers(1000)", "1", "none of its prompts is"),
+        ("    def draw", "    def __init__(self, n): ...\n    def draw", "without arguments: TypeError"),
+        ('id = "double"', 'id = "../../evil"', "its id '../../evil' is no plain name"),
+        ('id = "double"', 'id = "addition"', "its id 'addition' belongs to a task of ours"),
+        ("    def draw", TRAIN.format("[] "), "train must return Problems of texts"),
+        ("    def draw", TRAIN.format("3"), "train must return Problems of texts"),
+        ("    def draw", TRAIN.format("super().train(rng, 2)"), "train returned 2 problems, not "),
+        ("    def draw", ACCURACY.format("None"), "accuracy returned None, not a number from 0 to 1"),
+        ("    def draw", ACCURACY.format("'1'"), "accuracy returned of type str, not a number"),
+        ("    def draw", ACCURACY.format("float('nan')"), "accuracy returned nan, not a number"),
+        ("    def draw", ACCURACY.format("2"), "accuracy returned 2, not a number from 0 to 1, for"),
     ],
 )
 def test_a_faulty_task_is_one_line(
