@@ -11,9 +11,10 @@ is one. Rewards are multiplied by `--reward-weights` and added up; None adds not
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Any, NamedTuple, cast
@@ -103,9 +104,18 @@ def rewarded(graded: Sequence[Graded], config: Any) -> list[Graded]:
     columns = [called(reward, arguments, [x.text for x in graded]) for reward in functions]
     weights = [reward.weight for reward in functions]
     return [
-        x._replace(own=own, reward=sum(w * r for w, r in zip(weights, own, strict=True) if r == r))
+        x._replace(own=own, reward=weighted(weights, own, x.text))
         for x, own in zip(graded, zip(*columns, strict=True), strict=True)
     ]
+
+
+def weighted(weights: Sequence[float], own: Sequence[float], text: str) -> float:
+    """The weighted sum of the rewards of a completion without NaN; UsageError unless finite."""
+    total = sum(w * r for w, r in zip(weights, own, strict=True) if r == r)
+    if not is_finite(total):
+        said = f"the completion {user_code.shown(text)}"
+        raise UsageError(f"--reward: the weighted sum is {total}, not finite in float32, for {said}")
+    return total
 
 
 def arguments_of(problems: Sequence[Problem], texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -130,16 +140,17 @@ def arguments_of(problems: Sequence[Problem], texts: Sequence[str]) -> dict[str,
 def called(reward: Reward, arguments: Mapping[str, list[Any]], texts: Sequence[str]) -> list[float]:
     """What a function gives each completion, NaN for None; UsageError for all else that it does.
 
-    texts: those of the completions.
+    texts: those of the completions. The function gets copies, which it may change.
     """
+    file = user_code.file_and_name(reward.named, "--reward")[0]
     try:
-        found = reward.function(**{name: list(x) for name, x in arguments.items()})
+        found = reward.function(**copied(arguments))
     except (Exception, SystemExit) as error:
-        file = user_code.file_and_name(reward.named, "--reward")[0]
         user_code.fail(f"{reward.what}: with {of_one(reward, arguments, texts)}", error, file)
     if inspect.iscoroutine(found):
         found.close()
-    if isinstance(found, str | Mapping) or not hasattr(found, "__len__"):
+    unordered = isinstance(found, str | bytes | bytearray | Mapping | Set)
+    if unordered or not hasattr(found, "__len__") or getattr(found, "ndim", 1) == 0:
         raise UsageError(
             f"{reward.what}: returned {user_code.kind(found)} instead of a list of numbers"
         )
@@ -151,12 +162,18 @@ def called(reward: Reward, arguments: Mapping[str, list[Any]], texts: Sequence[s
     return [as_number(reward, x, text) for x, text in zip(values, texts, strict=True)]
 
 
+def copied(arguments: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Copies of all values, also of those that several rows share."""
+    return {name: [copy.deepcopy(x) for x in values] for name, values in arguments.items()}
+
+
 def as_number(reward: Reward, value: Any, text: str) -> float:
     """A reward as a number, NaN for None; UsageError for what is none, or none in float32."""
     if value is None:
         return math.nan
-    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-        value = value.item()  # of NumPy
+    size = value.numel() if hasattr(value, "numel") else getattr(value, "size", 1)
+    if hasattr(value, "item") and size == 1:
+        value = value.item()  # of NumPy or PyTorch
     if not isinstance(value, Real):
         what = f"{user_code.kind(value)}, not a number or None"
     elif is_finite(number := cast(float, value)):
@@ -170,7 +187,7 @@ def of_one(reward: Reward, arguments: Mapping[str, list[Any]], texts: Sequence[s
     """The completion with which a function that has failed fails alone, or else how many it had."""
     for k, text in enumerate(texts):
         try:
-            reward.function(**{name: [x[k]] for name, x in arguments.items()})
+            reward.function(**copied({name: [x[k]] for name, x in arguments.items()}))
         except (Exception, SystemExit):
             return f"the completion {user_code.shown(text)}"
     return f"{len(texts)} completions, of which the first is {user_code.shown(texts[0])}"

@@ -29,7 +29,11 @@ def printable(text: str) -> str:
 
 def described(error: BaseException) -> str:
     """`ValueError: message` on one line, or `ValueError` where there is no message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # of a user's own class
+        text = ""
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -144,6 +144,7 @@ def test_what_a_function_may_return(tmp_path: Path) -> None:
         ("import numpy; return numpy.array([1.5, 2, 3])", [1.5, 2, 3]),
         ("import numpy; return [numpy.float32(1.5), numpy.int64(2), 3]", [1.5, 2, 3]),
         ("import torch; return torch.tensor([1.5, 2, 3])", [1.5, 2, 3]),
+        ("import torch; return [torch.tensor(1.5), torch.tensor([2]), None]", [1.5, 2, 0]),
     ):
         config = grpo.Config(reward=(function(tmp_path, body),))
         assert [x.reward for x in given(config)] == expected, body
@@ -157,6 +158,32 @@ def test_no_function_changes_what_another_is_given(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.py", text)
     graded = given(grpo.Config(reward=(f"{path}:g", f"{path}:f")))
     assert [x.reward for x in graded] == [len(x) for x in TEXTS]
+
+
+def test_no_function_changes_the_rows(tmp_path: Path) -> None:
+    """Neither their columns nor their messages, nor those of another completion."""
+    body = "[x[0].update(content='') or y.append(1) for x, y in zip(prompts, level)];"
+    body += " return [len(y) for y in level]"
+    reward = function(tmp_path, body, "prompts, level, **columns")
+    row = {"prompt": [{"role": "user", "content": "Hi"}], "answer": 0, "level": [1]}
+    problem = tasks.problem_of(row)
+    graded = [Graded(problem, text, 0.0, 0.0) for text in TEXTS]
+    config = grpo.Config(reward=(reward,))
+    assert [x.reward for x in rewards.rewarded(graded, config)] == [2, 2, 2]
+    assert problem.columns["level"] == [1]
+    assert problem.messages == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(("weight", "said"), [(10.0, "3e\\+39"), (-1e38, "-3e\\+76")])
+def test_a_weighted_sum_beyond_float32_is_one_line(
+    weight: float, said: str, tmp_path: Path
+) -> None:
+    config = grpo.Config(
+        reward=(function(tmp_path, "return [0, 3e38, 0]"),), reward_weights=(weight,)
+    )
+    message = f"^--reward: the weighted sum is {said}, not finite in float32, for the completion 'ab'"
+    with pytest.raises(UsageError, match=message):
+        given(config)
 
 
 LONG = r"'\\x1b\[31mcx+ \.\.\. x+'"  # printable, and shortened
@@ -195,6 +222,13 @@ FAULTS = [
     ("return [10 ** 400, 0, 0]", "returned a number, not finite in float32"),
     ("import numpy; return numpy.zeros((3, 2))", "returned of type list, not a number or None"),
     ("import torch; return torch.tensor([1, math.nan, 1])", "returned nan, not finite"),
+    ("import numpy; return numpy.float32(1)", "returned of type float32 instead of a list"),
+    ("import numpy; return numpy.array(1)", "returned of type ndarray instead of a list"),
+    ("import torch; return torch.tensor(1.0)", "returned of type Tensor instead of a list"),
+    ("import torch; return [torch.ones(2)] * 3", "returned of type Tensor, not a number or None"),
+    ("return {1, 2, 3}", "returned of type set instead of a list"),
+    ("return b'123'", "returned of type bytes instead of a list"),
+    ("raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})", "completion '': Odd"),
     ("import decimal; return [decimal.Decimal(1)] * 3", "returned of type Decimal, not a number"),
 ]
 
