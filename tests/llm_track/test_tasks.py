@@ -681,7 +681,8 @@ def test_rows_as_trl_s_data_sets_have_them(
     path = write(tmp_path / "rows.jsonl", row)
     read: Any = tasks.read_preferences if (row, expected) in PREFERRED else None
     found = read(path) if read else tasks.read_jsonl(path, tasks.problem_of)
-    assert found == [(*expected, f"{path}: line 1", *(() if read else (row,)))]
+    rows = [(*expected, f"{path}: line 1", *(() if read else (row,)))]
+    assert [tuple(x) for x in found] == rows
 
 
 def test_any_of_several_right_answers_is_right() -> None:
