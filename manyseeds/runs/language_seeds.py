@@ -149,7 +149,7 @@ class SeedsRun:
 
     @boundary
     def look_for_signal(self, found: bool, note: str) -> None:
-        """Print a note once, if none of the first steps had a signal.
+        """Print a note once, if none of the first steps had a signal; none after a checkpoint.
 
         found: whether this step has one.
         """
@@ -239,6 +239,7 @@ class SeedsRun:
                 one.load(own)
         for run, records in zip(self.runs, state["records"], strict=True):
             run.take_up(records)
+        self._without_signal = None  # the first steps are over
         return state["step"], state["extra"]
 
     def _rows(self, state: Any, tensors: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:

@@ -76,6 +76,22 @@ def train(config: Any, name: Any = grpo) -> Path:
     return RunFolder.of(config, name.__name__.rpartition(".")[2]).path / part_name([0])
 
 
+def train_until_killed(config: Any, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train as the command does, killed in the third step."""
+    log, calls = SeedsRun.log, list[int]()
+
+    def killed(self: SeedsRun, *rest: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyError
+        log(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SeedsRun, "log", killed)
+        with pytest.raises(KeyError):
+            train(config, module)
+
+
 # ---- What a function is given, and what it gives ---------------------------------------------
 
 
@@ -445,18 +461,7 @@ def test_a_run_with_an_own_reward_goes_on_after_a_kill(
     )
     whole = train(config, module)
     config = replace(config, results=str(tmp_path / "broken"), quiet=False)
-    log, calls = SeedsRun.log, list[int]()
-
-    def killed(self: SeedsRun, *rest: Any) -> None:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyError
-        log(self, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SeedsRun, "log", killed)
-        with pytest.raises(KeyError):
-            train(config, module)
+    train_until_killed(config, module, monkeypatch)
     assert not is_finished(
         RunFolder.of(config, module.__name__.rpartition(".")[2]).path / part_name([0])
     )
@@ -524,6 +529,23 @@ def test_ten_steps_without_a_signal_are_told_once(
     train(replace(config, prompts=2, group_size=size, seeds=2))
     error = capsys.readouterr().err
     assert error.count("\n") == error.count("in the first 10 steps all rewards of") == said
+
+
+@pytest.mark.usefixtures("few_samples", "eager")
+def test_the_first_steps_are_not_those_after_a_checkpoint(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    config = grpo.Config(
+        **{**SMALL, "prompts": 2, "group_size": 2, "total_samples": 14 * 4, "quiet": False},
+        model=model, results=str(tmp_path), rules=False,
+        reward=(function(tmp_path, "return [1.0] * len(completions)"),),
+    )  # fmt: skip
+    train_until_killed(config, grpo, monkeypatch)
+    train(config)
+    printed = capsys.readouterr()
+    assert "going on from" in printed.out
+    assert "in the first 10 steps" not in printed.err
 
 
 @pytest.mark.parametrize(
