@@ -24,7 +24,8 @@ C code belongs to the definitions that name its file, `"ppo.c"` in the folder of
 no definition in the module `kernels` of that folder does, it belongs to all of the module that has
 its name. With it come the headers of ours that it includes, and the C code of what these declare.
 
-Left out is what cannot change a curve: docstrings, comments, annotations, the fields of a Config
+Left out is what cannot change a curve: docstrings, comments, annotations (but for `file.py:*`, all
+of a file outside the checkout and of the modules beside it), the fields of a Config
 (their values stand in a run's record) and its conditions, the modules below that read flags, keep
 records, print and draw, and how an iteration is run (`program`: tests hold all its modes equal).
 A definition that is marked as a `boundary` is not followed either.
@@ -249,6 +250,8 @@ def find(place: Place, root: Path) -> ast.AST | Place | None:
     """The simplified definition at a place, another place that it comes from, or None."""
     if file := c_file(place, root):
         return ast.Constant("\n".join(c_texts(file, root).values()))
+    if place.name == ALL and is_path(place.module):
+        return ast.Constant(whole_text(place.module, root))
     if place.name in (STATEMENTS, ALL):
         alone = place.name == STATEMENTS
         return ast.Module(contents(root, place.module)[1] if alone else [], type_ignores=[])
@@ -264,6 +267,17 @@ def find(place: Place, root: Path) -> ast.AST | Place | None:
     if rest.startswith("."):
         return member_of(node, rest[1:], place.module, root)
     return own.get(place.name)
+
+
+def whole_text(module: str, root: Path) -> str:
+    """All of a module outside the checkout without comments: docstrings and annotations may be data
+    there."""
+    file = module_file(module, root)
+    text = text_at(file) if file else ""
+    try:
+        return dump(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
 
 
 def resolve(place: Place, root: Path) -> Place:
@@ -316,6 +330,8 @@ def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
     if place.name == ALL:
         for name in definitions(root, place.module):
             yield meaning([name], place.module, root) or ""
+        if is_path(place.module):
+            yield from (Place(module, ALL) for module in imported_by(place.module, root))
     chains, local = names_of(node)
     if place.name == STATEMENTS:
         imports = [x for x in ast.walk(node) if isinstance(x, ast.Import | ast.ImportFrom)]
@@ -544,7 +560,13 @@ def is_boundary(place: Place, root: Path) -> bool:
     found = find(place, root)
     around = getattr(getattr(found, "value", None), "func", None)
     marks = [*getattr(found, "decorator_list", []), around]
-    return any(isinstance(mark, ast.Name) and mark.id == boundary.__name__ for mark in marks)
+    name = boundary.__name__
+    marked = any(isinstance(mark, ast.Name) and mark.id == name for mark in marks)
+    if not marked or not is_path(place.module):
+        return marked
+    node = definitions(root, place.module).get(name)  # a user's own may be called alike
+    source = node.module if isinstance(node, ast.ImportFrom) else None
+    return source == boundary.__module__
 
 
 def c_file(place: Place, root: Path) -> Path | None:

@@ -175,6 +175,37 @@ def test_an_answer_of_a_users_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Read it.", "Read it again."),  # a docstring and an annotation can be data
+        ("text: str", "text: bytes"),
+        ("return text", "return text[1:]"),
+        ("Help.", "Help me."),
+        ("return 1", "return 2"),
+        ("# A comment.", ""),
+    ],
+)
+def test_all_of_a_users_code_counts(old: str, new: str, tmp_path: Path) -> None:
+    """Also behind a decorator that has the name of ours."""
+    texts = {
+        "my_helper.py": 'def help():\n    """Help."""\n',
+        "mine.py": "import my_helper\nfrom my_marks import boundary\n\n# A comment.\n"
+        '@boundary\ndef g():\n    return 1\n\ndef f(text: str):\n    """Read it."""\n'
+        "    g()\n    return text\n",
+        "my_marks.py": "def boundary(x):\n    return x\n",
+    }
+    found = []
+    for edited in (False, True):
+        for name, text in texts.items():
+            write(tmp_path / name, text.replace(old, new) if edited else text)
+        config = grpo.Config(task=GSM8K, model="x", answer=f"{tmp_path / 'mine.py'}:f")
+        found.append(digest.code_digest(config.origins()))
+    assert (found[0] == found[1]) == (old == "# A comment.")
+    place = digest.Place(str(tmp_path / "mine.py"), "g")
+    assert not digest.is_boundary(place, digest.ROOT)
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
         ("return 7", r"returned of type int, not text or None, for the completion ''"),
