@@ -114,7 +114,9 @@ def weighted(weights: Sequence[float], own: Sequence[float], text: str) -> float
     total = sum(w * r for w, r in zip(weights, own, strict=True) if r == r)
     if not is_finite(total):
         said = f"the completion {user_code.shown(text)}"
-        raise UsageError(f"--reward: the weighted sum is {total}, not finite in float32, for {said}")
+        raise UsageError(
+            f"--reward: the weighted sum is {total}, not finite in float32, for {said}"
+        )
     return total
 
 

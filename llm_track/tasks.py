@@ -82,7 +82,9 @@ class Problem(NamedTuple):
         return hash(self[:-1])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Problem) and self[:-1] == other[:-1]
+        if isinstance(other, Problem):
+            return self[:-1] == other[:-1]
+        return tuple.__eq__(self, other)  # type: ignore[arg-type]
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -1013,7 +1015,9 @@ def own_task(task: str) -> Task:
     try:
         made = make_task()
     except TypeError as error:
-        user_code.fail(f"{what}: called without arguments", error, user_code.file_and_name(task, "--task")[0])
+        user_code.fail(
+            f"{what}: called without arguments", error, user_code.file_and_name(task, "--task")[0]
+        )
     if not isinstance(made, Task):
         raise UsageError(
             f"{what}: is {user_code.kind(made)}; extend manyseeds.llm_track.tasks.Task or "

@@ -1,8 +1,8 @@
 """Functions and classes of a user's own that a flag names: FILE.py:NAME.
 
-The file runs when it is loaded; nothing stored ever loads one. It may import modules beside it, which
-come before all others of their names. The digest of a run has all code of the file and of those
-modules: once it is edited, the run is stale.
+The file runs when it is loaded; nothing stored ever loads one. It may import modules beside it,
+which come before all others of their names. The digest of a run has all code of the file and of
+those modules: once it is edited, the run is stale.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def modules_beside(file: Path, text: bytes) -> dict[str, str]:
             found[name] = folder
             package = spec.submodule_search_locations is not None
             for path in sorted(origin.parent.rglob("*.py")) if package else [origin]:
-                with contextlib.suppress(SyntaxError, ValueError, UsageError):  # once it is imported
+                with contextlib.suppress(SyntaxError, ValueError, UsageError):  # its import says it
                     trees.append(ast.parse(read_bytes(path, MAX_SIZE)))
     return found
 

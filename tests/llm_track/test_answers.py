@@ -255,14 +255,14 @@ def test_a_file_of_completions_is_resumed_with_the_code_that_began_it(
     task = tasks.of(config.as_run())
     found = generate.problems_of(replace(config, split="train", prompts=400), task)
     assert len({p.prompt for p in found}) == 400
-    with pytest.raises(UsageError, match="--prompts 0: .* has no end"):
+    with pytest.raises(UsageError, match=r"--prompts 0: .* has no end"):
         generate.problems_of(replace(config, prompts=0), task)
 
 
 def test_columns_may_be_arrays() -> None:
     first, second = (tasks.Problem("1", "2", columns={"x": np.arange(3)}) for _ in range(2))
     assert first == second
-    assert not first != second
+    assert not first != second  # noqa: SIM202
     assert len({first, second}) == 1
     assert first != first._replace(answer="3")
 
@@ -335,16 +335,28 @@ def test_a_task_of_a_users_own(
         ("return Problem(", "return (", "AttributeError|SyntaxError"),
         ("rng.integers(1000)", "rng.integers(0)", r"ValueError: .* \(mine.py, line 9\)"),
         ("rng.integers(1000)", "1", "none of its prompts is"),
-        ("    def draw", "    def __init__(self, n): ...\n    def draw", "without arguments: TypeError"),
+        (
+            "    def draw",
+            "    def __init__(self, n): ...\n    def draw",
+            "without arguments: TypeError",
+        ),
         ('id = "double"', 'id = "../../evil"', "its id '../../evil' is no plain name"),
         ('id = "double"', 'id = "addition"', "its id 'addition' belongs to a task of ours"),
         ("    def draw", TRAIN.format("[] "), "train must return Problems of texts"),
         ("    def draw", TRAIN.format("3"), "train must return Problems of texts"),
         ("    def draw", TRAIN.format("super().train(rng, 2)"), "train returned 2 problems, not "),
-        ("    def draw", ACCURACY.format("None"), "accuracy returned None, not a number from 0 to 1"),
+        (
+            "    def draw",
+            ACCURACY.format("None"),
+            "accuracy returned None, not a number from 0 to 1",
+        ),
         ("    def draw", ACCURACY.format("'1'"), "accuracy returned of type str, not a number"),
         ("    def draw", ACCURACY.format("float('nan')"), "accuracy returned nan, not a number"),
-        ("    def draw", ACCURACY.format("2"), "accuracy returned 2, not a number from 0 to 1, for"),
+        (
+            "    def draw",
+            ACCURACY.format("2"),
+            "accuracy returned 2, not a number from 0 to 1, for",
+        ),
     ],
 )
 def test_a_faulty_task_is_one_line(
