@@ -619,7 +619,6 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/runs/language.py": [
         ("(PURPOSES[purpose], *index)", "(PURPOSES[purpose],)", LANGUAGE),
         ("self.rng(purpose, step, part).random(", "self.rng(purpose, part).random(", LANGUAGE),
-        ("self.evaluator(final=True)[0][0]", "self.evaluator(final=False)[0][0]", LANGUAGE),
         ("pd.DataFrame(self._rows)", "pd.DataFrame(self._rows[1:])", LANGUAGE),
     ],
     "manyseeds/runs/language_seeds.py": [
