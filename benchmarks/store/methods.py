@@ -209,13 +209,23 @@ def methods(runs: Sequence[StoredRun]) -> list[Method]:
     return sorted(found, key=place)
 
 
+DIGITS = 6  # of a measure of an initial model
+
+
 def begun_with(m: Method) -> list[tuple[tuple[str, float], ...]]:
     """All that is measured of the model that each seed began with.
 
-    Models made on other kinds of processors differ in their last bits, and mostly in this.
+    Models made on other kinds of processors differ, and mostly in this. To DIGITS: transformers,
+    which TRL's runs are evaluated by, and C sum up in other orders.
     """
     return [
-        tuple(sorted((name, x) for name, x in summary["initial"].items() if known(name, x)))
+        tuple(
+            sorted(
+                (name, float(f"{x:.{DIGITS}g}"))
+                for name, x in summary["initial"].items()
+                if known(name, x)
+            )
+        )
         for summary in m.summaries
     ]
 

@@ -275,6 +275,8 @@ def test_seeds_that_share_their_data_are_pairs(
     theirs.algo = f"trl-{algo}"
     theirs.configs.reverse()
     theirs.summaries.reverse()
+    for summary in theirs.summaries:
+        summary["initial"]["pass@1"] *= 1 + 1e-8  # summed up in another order
     if algo == "dpo":
         theirs.summaries[-1]["initial"]["pass@1"] = 0.31  # of seed 0: another model
     row = lambda: rows(language_models.trl_section([ours, theirs], tmp_path), "language-trl")[0]  # noqa: E731
