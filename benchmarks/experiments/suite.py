@@ -229,8 +229,8 @@ EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
 # Dr. GRPO has no KL, and a KL holds lengths closer to the initial model's.
 WITHOUT_KL = {"kl_coef": 0.0}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, PAIRS, *GROUPS)),
     *((algo, "addition", 30, x) for algo, x in R1_ZERO),
-    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, PAIRS)),
     *((algo, "addition", 10, x) for algo, x in (*RLHF, ("rlhf_ppo", EQUAL))),
     *(("dapo", "addition", 30, x) for x in CLIP_HIGHER),
     *(("dapo", "rambling", 10, x) for x in LONG),
