@@ -184,7 +184,7 @@ OWN = {"initial_per_seed": True}
 # R1-Zero begins without SFT: pretraining has 200, 400 or 800 steps, and 15, 5, 1 or 0% of its text
 # are demonstrations.
 ZERO = {"total_samples": 25_600, "eval_samples": 16, **OWN}
-DOSES = ("", "-400", "-800", "-800-5", "-800-1", "-800-0")
+DOSES = ("-800-0", "", "-800-5", "-800-1", "-400", "-800")
 R1_ZERO: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("grpo", {"model": f"tiny-base{base}", **ZERO}) for base in DOSES),
     *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("dr_grpo", "rlhf_ppo")),
