@@ -184,7 +184,7 @@ OWN = {"initial_per_seed": True}
 # R1-Zero begins without SFT: pretraining has 200, 400 or 800 steps, and 15, 5, 1 or 0% of its text
 # are demonstrations.
 ZERO = {"total_samples": 25_600, "eval_samples": 16, **OWN}
-DOSES = ("-800-0", "", "-800-5", "-800-1", "-400", "-800")
+DOSES = ("", "-400", "-800", "-800-5", "-800-1", "-800-0")
 R1_ZERO: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("grpo", {"model": f"tiny-base{base}", **ZERO}) for base in DOSES),
     *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("dr_grpo", "rlhf_ppo")),
@@ -229,8 +229,8 @@ EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
 # Dr. GRPO has no KL, and a KL holds lengths closer to the initial model's.
 WITHOUT_KL = {"kl_coef": 0.0}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
-    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, PAIRS, *GROUPS)),
     *((algo, "addition", 30, x) for algo, x in R1_ZERO),
+    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, PAIRS)),
     *((algo, "addition", 10, x) for algo, x in (*RLHF, ("rlhf_ppo", EQUAL))),
     *(("dapo", "addition", 30, x) for x in CLIP_HIGHER),
     *(("dapo", "rambling", 10, x) for x in LONG),
