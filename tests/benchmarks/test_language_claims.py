@@ -159,8 +159,7 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     assert [row[-1] for row in table] == ["0 of 5", *["5 of 5"] * 7]
     assert table[1][5:9] == ["0.202", "0.952", "0.102", "0.802 [0.800, 0.804]"]
     assert table[1][9:12] == ["0.505", "0.842", "0.902"]
-    assert verdicts(chapter.zero_section(strong, tmp_path))[2].startswith("holds: +0.10")
-    assert [*chapter.zero_section([], tmp_path)] == []
+    assert [*chapter.zero_section(strong, tmp_path)] == []  # without all of its runs
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.4, "holds"), (0.6, "does not hold")])
