@@ -21,7 +21,7 @@ from manyseeds.digest import ROOT
 FILES = {name: ROOT / "algos" / f"{name}.py" for name in catalog.names("algos")}
 # Of llm_track, no methods.
 SHARED = {"__init__", "tasks", "models", "policies", "sampling"}
-SHARED |= {"rollout", "evaluation"}
+SHARED |= {"rollout", "rewards", "evaluation"}
 FILES |= {
     f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
 }
