@@ -34,6 +34,8 @@ class Track:
     run_class: type[BaseRun] = Run
     packages: tuple[str, ...] = ()  # whose versions are recorded
     max_rows = configurations.MAX_ROWS
+    train_configurations = staticmethod(configurations.train_configurations)
+    columns: tuple[str, ...] = ()  # of its rows that a study stores; (): all
 
     def names(self) -> list[str]:
         """The algorithms that can be searched."""
@@ -63,7 +65,8 @@ class Track:
         curves: bool,
     ) -> pd.DataFrame:
         """The rows of the track's `train_configurations` that a study stores."""
-        return configurations.train_configurations(train, configs, seeds, rows, on_progress, curves)
+        found = self.train_configurations(train, configs, seeds, rows, on_progress, curves)
+        return found[[*self.columns]] if self.columns else found
 
     def measure(self, rows: pd.DataFrame) -> str:
         """What the final score is called; rows: those so far."""
@@ -96,6 +99,12 @@ class LanguageTrack(Track):
     run_class: type[BaseRun] = LanguageRun
     packages = ("transformers",)
     max_rows = language_configurations.MAX_ROWS
+    train_configurations = staticmethod(language_configurations.train_configurations)
+    # Other measures may have the name of a hyperparameter.
+    columns = (
+        *("configuration", "seed", "headline", "final", "auc", "train_accuracy", "diverged"),
+        *("samples", "seconds"),
+    )
 
     def names(self) -> list[str]:
         return list(catalog.names(self.package))
@@ -109,22 +118,6 @@ class LanguageTrack(Track):
         config.check_request()
         # A tiny model is made at first use; that is no time of a trial.
         models.find(config.model, config, Processes(resolve_device(config.device)))
-
-    def train(
-        self,
-        train: Callable[[Any, Any], Any],
-        configs: Sequence[Any],
-        seeds: Sequence[int],
-        rows: int,
-        on_progress: Callable[[float], None],
-        curves: bool,
-    ) -> pd.DataFrame:
-        found = language_configurations.train_configurations(
-            train, configs, seeds, rows, on_progress, curves
-        )
-        # Other measures may have the name of a hyperparameter.
-        kept = ("configuration", "seed", "headline", "final", "auc", "train_accuracy", "diverged")
-        return found[[*kept, "samples", "seconds"]]
 
     def measure(self, rows: pd.DataFrame) -> str:
         return str(rows["headline"].iloc[0]) if len(rows) else "score"
