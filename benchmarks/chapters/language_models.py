@@ -43,6 +43,7 @@ from manyseeds.benchmarks.store.results import settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
 from manyseeds.record import plural
+from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Parity
 
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
@@ -266,7 +267,8 @@ def speed_blocks(stored: dict[str, Any]) -> list[Block]:
         ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
         n, command = str(row["repeats"]), Code(row["command"])
-        rows.append((display(row["algo"]), changed, *speeds, ratio, n, command, where))
+        label = display(row["algo"]) + " (stale)" * measurement_is_stale(row)
+        rows.append((label, changed, *speeds, ratio, n, command, where))
     about = "Training speed is the median of interleaved repeats on one core, without evaluations."
     return [Text(about), folded_if_long("Speed", Table("language-speed", SPEED_COLUMNS, rows))]
 

@@ -54,7 +54,7 @@ from manyseeds.llm_track import models
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
-from manyseeds.untrusted import NAME
+from manyseeds.untrusted import NAME, ORIGIN
 
 OURS, THEIRS = "manyseeds", "trl"
 FILE = "trl_speed.json"
@@ -62,8 +62,7 @@ STORED = {
     str: {
         "algo": NAME,
         "settings": {"total_samples": int},
-        "command": str,
-        "machine": {"cpu": str},
+        **ORIGIN,
         "samples_per_s": {OURS: float, THEIRS: float},
         **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float),
         "repeats": int,

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +32,7 @@ from manyseeds.record import RunFolder, provenance, read_json
 from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language_seeds import SeedsRun
+from manyseeds.runs.stale import digest_today
 from tests.benchmarks.test_hostile_store import language_run
 from tests.benchmarks.test_language_claims import rows
 from tests.benchmarks.test_report import check_links, generated
@@ -101,9 +103,14 @@ def test_a_store_of_language_models_alone_has_a_report(
     monkeypatch.setattr(chapter_results, "FEWEST", SEEDS)
     measured = {"cpu": "x"}
     speed = {"samples_per_s": {"manyseeds": 20.0, "trl": 10.0}, "ratio": 2.0, "ratio_low": 1.5}
+    origins = ["manyseeds.llm_track.grpo:train"]
+    code = {"digest": digest_today((*origins,)), "commit": "", "origins": origins}
     speed |= {"ratio_high": 2.5, "repeats": 3, "command": "python a", "machine": measured}
-    of = {"algo": "grpo", "settings": {"total_samples": 32}, "versions": {"trl": "1"}}
+    speed |= {"code": code}
+    of = {"algo": "grpo", "settings": {"total_samples": 32}, "versions": {"trl": version("trl")}}
     content = {"grpo, kl_coef 0.0": {**speed, **of}}
+    other = {**speed, **of, "code": {**code, "digest": "0"}}
+    content["grpo, kl_coef 0.1"] = other
     (results / "trl_speed.json").write_text(json.dumps(content))
     report.report(results, note="a test")
     page = (results / "language-models.md").read_text()
@@ -132,6 +139,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert against[5] == against[6]  # the same training twice
     assert "undecided +0.000 [" in against[7]
     assert cells(page, "GRPO", "kl_coef 0.0", "20", "10", "2.00 [1.50, 2.50]", "3")
+    assert cells(page, "GRPO (stale)", "kl_coef 0.1", "20", "10")
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "Reward model", str(SEEDS))
     assert judged[3].startswith(f"{accuracy:.3f} [")
@@ -203,7 +211,9 @@ def test_too_few_seeds_have_no_verdict_and_one_no_interval(results: Path) -> Non
     found = methods(open_runs(results))
     (theirs,) = [m for m in found if m.algo == "trl-grpo"]
     assert verdict() == "none (needs 10 seeds per side)"
-    theirs.summaries[0]["initial"]["entropy"] += 1e-9
+    theirs.summaries[0]["initial"]["entropy"] *= 1 + 1e-8  # summed up in another order
+    assert verdict() == "none (needs 10 seeds per side)"
+    theirs.summaries[0]["initial"]["entropy"] *= 1 + 1e-4
     assert verdict() == "none (other initial models)"
     theirs.parts, theirs.configs = theirs.parts[:1], theirs.configs[:1]
     theirs.summaries = theirs.summaries[:1]
