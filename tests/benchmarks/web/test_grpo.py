@@ -72,6 +72,7 @@ class Reference:
         config = SimpleNamespace(
             format_weight=s["formatWeight"],
             rules=True,
+            reward=(),
             max_new_tokens=s["longest"],
             overlong_cache=s["overlongCache"],
         )
