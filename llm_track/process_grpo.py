@@ -23,7 +23,8 @@ Implementation details:
  4. With `--kl-in reward` the KL of the whole completion is in the reward of its last step.
  5. What is not learned is a reward of steps: the paper trains a model for it.
 
-Logged per step: as grpo.py.
+Logged per step: as grpo.py; where a reward model is renewed also pairs, how many of a right and a
+wrong completion it has been trained further on.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from manyseeds.cli import NonNegative, PerRow, PositiveInt, Preset
+from manyseeds.cli import Added, NonNegative, PerRow, PositiveInt, Preset
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
@@ -85,6 +86,8 @@ class Config(GroupConfig):
     iterations: PositiveInt = 1
     """Number of equal parts of the training. Before each but the first, the reference becomes the
     policy, and a reward model is trained further."""
+    renewed: Annotated[Literal["both", "reference", "reward_model"], Added("both")] = "both"
+    """What is renewed before each part of --iterations but the first."""
 
     def check(self) -> None:
         super().check()
@@ -94,6 +97,8 @@ class Config(GroupConfig):
             raise UsageError("--supervision process: rewards steps by rules; not for --no-rules")
         if self.iterations > 1 and self.lora_rank > 0:
             raise UsageError("--iterations: the reference cannot be refreshed with --lora-rank")
+        if self.renewed != "both" and (self.iterations == 1 or not self.reward_model):
+            raise UsageError(f"--renewed {self.renewed}: needs --iterations and a --reward-model")
         steps = -(-self.total_samples // (self.prompts * self.group_size))
         if self.iterations > steps:
             raise UsageError(f"--iterations {self.iterations}: there are only {steps} steps")
@@ -280,12 +285,13 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
     learners: list[Any] = [policy, optimizer]
     if config.reward_model:
         reward_model = load_scalars(config.reward_model, config, policy, run, "--reward-model")
+    renewing = config.iterations > 1 and reward_model is not None and config.renewed != "reference"
     if config.iterations > 1:
         reference = policy.frozen()
         learners.append(reference)
-        if reward_model is not None:
-            of_reward_model = reward_model.optimizer()
-            learners += [reward_model, of_reward_model]
+    if renewing:
+        of_reward_model = reward_model.optimizer()
+        learners += [reward_model, of_reward_model]
     evaluator = TaskEvaluator(policy, task, config, start)
     B, G = config.prompts * config.group_size, config.group_size
 
@@ -321,12 +327,13 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         metrics = mean_of_updates(updates)
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         after, share = run.samples + B, config.total_samples // config.iterations
-        if reward_model is not None and config.iterations > 1:
+        if renewing:
             for own, new, rng in zip(pairs, graded, run.rngs("pairs", step), strict=True):
                 own += tasks.pairs_of(run.processes.gather_lists(new), rng)
         if run.samples // share < after // share < config.iterations:
-            reference.reset(policy)
-            if reward_model is not None:
+            if config.renewed != "reward_model":
+                reference.reset(policy)
+            if renewing:
                 lessons = []
                 for own, old, rng in zip(pairs, old_pairs, run.rngs("init", step), strict=True):
                     again = rng.permutation(len(old))[: len(own) // 9]
@@ -334,6 +341,8 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
                 learn_preferences(reward_model, of_reward_model, task, lessons, lr, config, run)
                 old_pairs = [old + own for old, own in zip(old_pairs, pairs, strict=True)]
                 pairs = [[] for _ in run.seeds]
+        if renewing:
+            metrics["pairs"] = torch.tensor([float(len(own)) for own in old_pairs])
         run.log(B, metrics)
         run.save_if_due(step, *learners, pairs=pairs, old_pairs=old_pairs)
         run.evaluate_if_due(evaluator)

@@ -46,12 +46,12 @@ from __future__ import annotations
 from manyseeds.command import parse
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from manyseeds.cli import NonNegative, PerRow, Preset
+from manyseeds.cli import Added, NonNegative, PerRow, Preset
 from manyseeds.llm_track import models
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
@@ -92,6 +92,8 @@ class Config(GroupConfig):
     """Estimator of the KL. corrected: k3 times the ratio, whose gradient is the KL's."""
     kl_in: Literal["loss", "reward"] = "reward"
     """Where the KL is subtracted. loss: from the objective. reward: before any division."""
+    sign: Annotated[Literal["both", "positive", "negative"], Added("both")] = "both"
+    """Sign of the advantages that are learned from."""
 
 
 PRESETS = {
@@ -114,6 +116,13 @@ def group_advantages(rewards: Tensor) -> Tensor:
     varied = rewards.amax(-1, keepdim=True) > rewards.amin(-1, keepdim=True)
     others = (rewards.sum(-1, keepdim=True) - rewards) / (G - 1)
     return torch.where(varied, rewards - others, 0.0)
+
+
+def of_sign(advantages: Tensor, sign: str) -> Tensor:
+    """Advantages of one sign (Zhu et al. 2025, arXiv 2506.01347), 0 for others; or of both."""
+    if sign == "both":
+        return advantages
+    return advantages.clamp(min=0.0) if sign == "positive" else advantages.clamp(max=0.0)
 
 
 # ---- The loss ------------------------------------------------------------------------------
@@ -191,7 +200,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
             ref = reference.logprobs(rollout, config.temperature)
         rewards = rewards_of(graded, rollout, reward_model, config)
         returns = rewards - kl_of_rewards(rollout, ref, config)
-        groups = group_advantages(returns.unflatten(1, (-1, G)))
+        groups = of_sign(group_advantages(returns.unflatten(1, (-1, G))), config.sign)
         advantages = groups.flatten(1).unsqueeze(-1).expand_as(rollout.tokens)
         batch = Batch(**vars(rollout), reference=ref, advantages=advantages)
 

@@ -43,7 +43,15 @@ from manyseeds.benchmarks.chapters.language_measures import (
     curves,
     curves_of,
     measure,
+    metric,
     paired,
+    run_of,
+)
+from manyseeds.benchmarks.chapters.language_mechanisms import (
+    law_section,
+    random_section,
+    renewed_section,
+    signs_section,
 )
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments import suite
@@ -95,20 +103,6 @@ def summary(blocks: Iterable[Block]) -> Items:
 
 
 # ---- Reading runs --------------------------------------------------------------------------
-
-
-def run_of(
-    found: Sequence[Method], algo: str, task: str, settings: Mapping[str, Any]
-) -> Method | None:
-    """The run that differs from its plain command by these settings alone."""
-    return next((m for m in found if m.is_run_of(algo, task, settings)), None)
-
-
-def metric(m: Method, name: str, share: float = 1.0) -> Floats:
-    """The mean of a metric over the first share of each seed's training, [S]."""
-    tables = m.metrics(name)
-    firsts = (rows["samples"] <= share * rows["samples"].max() for rows in tables)
-    return np.array([x.loc[first, name].mean() for x, first in zip(tables, firsts, strict=True)])
 
 
 def early_length(m: Method) -> Floats:
@@ -309,8 +303,6 @@ def reward_name(settings: Mapping[str, Any]) -> str:
     name = "learned" if settings.get("rules") is False else "learned and rules"
     if "kl_coef" in settings:
         name += f", beta {settings['kl_coef']:g}"
-    if settings.get("iterations", 1) > 1:
-        name += f", refreshed in {settings['iterations']} iterations"
     return name
 
 
@@ -344,9 +336,7 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         " with its defaults. The reward shown is the mean reward of the training samples since the "
         "previous evaluation. It includes the rewards for format and by rules where there are any, "
         "and PPO subtracts 1 for a truncated completion. The curves are over the square root of "
-        "the KL, as those of Gao et al., whose KL is of whole answers. Iterations renew the reward "
-        "model, whose reward is shown, together with the reference of the KL penalty, first after "
-        "a quarter of the training.",
+        "the KL, as those of Gao et al., whose KL is of whole answers.",
     )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
@@ -362,8 +352,7 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         sign=-1,
     )
     learned = [m for name, m in shown if "rules" not in name]
-    yield from turn_claim([m for m in learned if m.algo == "rlhf_ppo"])
-    yield from refreshed_claim([m for m in learned if m.algo == "process_grpo"])
+    yield from turn_claim(learned)
 
 
 def distance(m: Method) -> Floats:
@@ -405,20 +394,6 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
 
     if gains:  # whose tests the claim before has too: counted twice, which is on the safe side
         yield tested([x.p for _, x in gains], card)
-
-
-def refreshed_claim(runs: Iterable[Method]) -> Iterator[Block]:
-    """Whether iterations of GRPO, which renew the reward model and the reference, improve the
-    accuracy; nothing without both runs."""
-    run = {m.settings["iterations"] > 1: m for m in runs}
-    if len(run) == 2:
-        difference = between(run[True], run[False], lambda m: m.curve("pass@1")[1].mean(1))
-        yield judged(
-            "language-overoptimisation-renewed",
-            "Renewing the reward model and the reference during training improves the accuracy.",
-            f"{GRPO}, sec. 5.2.1",
-            compared("pass@1 averaged over the training", "with renewal minus without", difference),
-        )
 
 
 # ---- The R1 pipeline -----------------------------------------------------------------------
@@ -742,9 +717,13 @@ SECTIONS: dict[str, Section] = {
     "R1-Zero: reinforcement learning without SFT": zero_section,
     "Many samples of a base model": many_section,
     "The size of groups": groups_section,
+    "Right and wrong samples": signs_section,
     "A learned reward is over-optimised": rlhf_section,
+    "A renewed reward model": renewed_section,
     "The stages of DeepSeek-R1": pipeline_section,
     "Clip-higher and entropy": clip_section,
+    "The clip with random rewards": random_section,
+    "Accuracy against entropy": law_section,
     "Length": length_section,
     "Self-correction": correction_section,
     "PPO and GRPO with equal settings": equal_section,

@@ -56,6 +56,23 @@ SIDE_RULE = (
 )
 
 
+# ---- Reading runs --------------------------------------------------------------------------
+
+
+def run_of(
+    found: Sequence[Method], algo: str, task: str, settings: Mapping[str, Any]
+) -> Method | None:
+    """The run that differs from its plain command by these settings alone."""
+    return next((m for m in found if m.is_run_of(algo, task, settings)), None)
+
+
+def metric(m: Method, name: str, share: float = 1.0) -> Floats:
+    """The mean of a metric over the first share of each seed's training, [S]."""
+    tables = m.metrics(name)
+    firsts = (rows["samples"] <= share * rows["samples"].max() for rows in tables)
+    return np.array([x.loc[first, name].mean() for x, first in zip(tables, firsts, strict=True)])
+
+
 # ---- Differences of runs ------------------------------------------------------------------
 
 

@@ -201,20 +201,44 @@ GROUPS: tuple[dict[str, Any], ...] = tuple(
     {"prompts": 256 // n, "group_size": n, **OWN} for n in (16, 8, 4, 2)
 )
 PAIRS: dict[str, Any] = {"prompts": 16, "group_size": 2, "total_samples": 6_400, **OWN}
-LEARNED = {"reward_model": "tiny-reward", "total_samples": 12_800, "eval_samples": 16}
-SLOWLY = {"rules": False, "learning_rate": 1e-4}
+# Advantages of both signs, of right completions alone, of wrong ones alone. Without a KL, and
+# without a reward of the format: then the sign says whether a completion is right.
+SIGNED = {"kl_coef": 0.0, "format_weight": 0.0, "eval_samples": 256, "eval_prompts": 64, **OWN}
+SIGNS = tuple(
+    {"total_samples": 25_600, "sign": x, **SIGNED} for x in ("both", "positive", "negative")
+)
+LEARNED = {"reward_model": "tiny-reward", "total_samples": 12_800, "eval_samples": 16, **OWN}
 RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("rlhf_ppo", {**LEARNED, "rules": False, "kl_coef": beta}) for beta in (0.05, 0.2, 0.5)),
     ("rlhf_ppo", LEARNED),
-    # Slowly, so that the reward model is renewed before the accuracy is gone.
-    *(
-        ("process_grpo", {**LEARNED, **SLOWLY, "supervision": "outcome", "iterations": n})
-        for n in (1, 4)
-    ),
 )
+# The reward model, the reference, both or neither are renewed. Slowly, so that this happens before
+# the accuracy is gone.
+SLOWLY = {
+    **{**LEARNED, "rules": False, "learning_rate": 1e-4, "supervision": "outcome"},
+    "total_samples": 25_600,
+}
+RENEWED: dict[str, dict[str, Any]] = {
+    "neither": SLOWLY,
+    "the reference": {**SLOWLY, "iterations": 4, "renewed": "reference"},
+    "the reward model": {**SLOWLY, "iterations": 4, "renewed": "reward_model"},
+    "both": {**SLOWLY, "iterations": 4},
+}
 # With so many gradient steps per rollout that the clip acts.
 CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, **ZERO}
 CLIP_HIGHER = tuple({**CLIPPED, "clip_range_high": high} for high in (0.2, 0.28, 0.5))
+# The same with rewards by a coin. A clip of 0 is none, and one of 1 has no lower end.
+COIN: dict[str, Any] = {
+    **{**CLIPPED, "total_samples": 12_800, "rules": False},
+    **{"reward": ("examples/random_reward.py:coin",), "overlong_filtering": False},
+    "overlong_cache": 0,
+}
+RANDOM: dict[str, dict[str, Any]] = {
+    "none": {**COIN, "clip_range": 0.0},
+    "below": {**COIN, "clip_range": 0.2, "clip_range_high": 1e6},
+    "above": {**COIN, "clip_range": 1.0, "clip_range_high": 0.2},
+    "both": {**COIN, "clip_range": 0.2, "clip_range_high": 0.2},
+}
 # DAPO's token-level loss and overlong handling, each alone, where many completions are cut off.
 PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 36}
 OFF = {"token_level": False, "overlong_filtering": False, "overlong_cache": 0}
@@ -231,8 +255,11 @@ WITHOUT_KL = {"kl_coef": 0.0}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     *((algo, "addition", 30, x) for algo, x in R1_ZERO),
     *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, PAIRS)),
-    *((algo, "addition", 10, x) for algo, x in (*RLHF, ("rlhf_ppo", EQUAL))),
-    *(("dapo", "addition", 30, x) for x in CLIP_HIGHER),
+    *((algo, "addition", 30, x) for algo, x in RLHF),
+    ("rlhf_ppo", "addition", 10, EQUAL),
+    *(("dapo", "addition", 30, x) for x in (*CLIP_HIGHER, *RANDOM.values())),
+    *(("rloo", "addition", 30, x) for x in SIGNS),
+    *(("process_grpo", "addition", 30, x) for x in RENEWED.values()),
     *(("dapo", "rambling", 10, x) for x in LONG),
     ("grpo", "rambling", 10, WITHOUT_KL),
 )

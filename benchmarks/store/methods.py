@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,8 @@ class Method:
     def is_run_of(self, algo: str, task: str, settings: Mapping[str, Any]) -> bool:
         """Whether it differs from the plain command of a method by these settings alone."""
         changed = {**(self.plain_settings or {}), **settings}
-        return (self.algo, self.task, self.settings) == (algo, task, changed)
+        stored = json.loads(json.dumps(changed))  # whose tuples are lists
+        return (self.algo, self.task, self.settings) == (algo, task, stored)
 
     @property
     def of_experiment(self) -> bool:

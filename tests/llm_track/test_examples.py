@@ -34,6 +34,23 @@ def test_the_length_penalty_by_hand() -> None:
     assert "examples.length_penalty:*" in config.origins()  # it is of the checkout
 
 
+def test_a_coin_knows_nothing_of_a_completion() -> None:
+    """Half of them are heads, equal completions are not all rewarded alike, nor one in two steps;
+    but the same samples are, in every process."""
+    named = f"{EXAMPLES / 'random_reward.py'}:coin"
+    config = grpo.Config(reward=(named,), rules=False)
+    assert "examples.random_reward:*" in config.origins()
+    (reward,) = rewards.rewards(config)
+    problems = [tasks.Problem("1+1=", "2")] * 1000
+    arguments = rewards.arguments_of(problems, ["2"] * 1000)
+    found = reward.function(**arguments)
+    assert 430 < sum(found) < 570
+    assert found == reward.function(**arguments)
+    again = rewards.arguments_of(problems, ["2"] * 999 + ["3"])
+    agree = sum(map(int.__eq__, found, reward.function(**again)))
+    assert 430 < agree < 570
+
+
 def test_a_verifier_of_reasoning_gym() -> None:
     pytest.importorskip("reasoning_gym")
     file = EXAMPLES / "reasoning_gym_task.py"

@@ -1145,6 +1145,66 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
     assert len(old) == (len(second) - len(old)) // 9 == 1
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("renewed", "lessons", "resets"),
+    [("both", 2, 2), ("reward_model", 2, 0), ("reference", 0, 2)],
+)
+def test_one_of_the_two_is_renewed_alone(
+    renewed: str,
+    lessons: int,
+    resets: int,
+    qwen: str,
+    judge: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taught, reset = [], []
+    learn, old = process_grpo.learn_preferences, models.Reference.reset
+
+    def spy(*args: Any) -> None:
+        taught.append(len(args[3][0]))
+        learn(*args)
+
+    monkeypatch.setattr(process_grpo, "learn_preferences", spy)
+    monkeypatch.setattr(
+        models.Reference, "reset", lambda self, policy: (reset.append(1), old(self, policy))
+    )
+    settings = {"prompts": 8, "reward_model": judge, "iterations": 3, "total_samples": 192}
+    config = config_of("process_grpo", qwen, renewed=renewed, **settings)
+    run = SeedsRun(config, [0])
+    policy = process_grpo.train(config, run)
+    run.finish(policy)
+    assert (len(taught), len(reset)) == (lessons, resets)
+    metrics = run.runs[0].metrics()
+    if renewed == "reference":
+        assert "pairs" not in metrics
+    else:  # those of the last lesson that are not new were counted before
+        first, second = taught
+        assert metrics["pairs"].iloc[-1] == first + second - round(second / 10)
+        assert metrics["pairs"].iloc[0] == 0
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("sign", ["both", "positive", "negative"])
+def test_rloo_learns_from_advantages_of_one_sign(
+    sign: str, qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a weight of the format, those of right completions are the positive ones."""
+    found: list[Tensor] = []
+
+    def spy(**own: Any) -> Any:
+        found.append(own["advantages"][..., 0])
+        return batch(**own)
+
+    batch = rloo.Batch
+    monkeypatch.setattr(rloo, "Batch", spy)
+    config = config_of("rloo", qwen, sign=sign, format_weight=0.0, kl_coef=0.0)
+    rloo.train(config, SeedsRun(config, [0]))
+    advantages = torch.cat(found, 1)
+    assert (advantages > 0).any() == (sign != "negative")
+    assert (advantages < 0).any() == (sign != "positive")
+
+
 # ---- R1-Zero -------------------------------------------------------------------------------
 
 

@@ -517,6 +517,16 @@ def test_two_processes_train_what_one_does(
         ("grpo", "--no-rules", "--no-rules: then there must be a --reward or"),
         ("grpo", "--minibatches 1000", "--minibatches 1000: there are only 256 samples"),
         ("process_grpo", "--iterations 2 --lora-rank 4", "--iterations:"),
+        (
+            "process_grpo",
+            "--iterations 2 --renewed reference",
+            "--renewed reference: needs --iterations and a --reward-model",
+        ),
+        (
+            "process_grpo",
+            "--reward-model x --renewed reward_model",
+            "--renewed reward_model: needs",
+        ),
         ("reinforce_pp", "--baseline group", "--baseline group: needs --group-size 2"),
         ("distill", "--teacher tiny-reward", "--teacher tiny-reward: is a reward model"),
         ("distill", "--teacher ''", "--teacher '': must name a teacher"),

@@ -1,0 +1,301 @@
+"""Sections of the page on what the language papers claim: why a training does what it does.
+
+Which samples teach, what a clip does without a reward, how accuracy is bought with entropy, and
+what a renewed reward model is worth. The runs are those of the suite `language-models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
+from manyseeds.benchmarks.chapters.differences import Compared, compared, judged
+from manyseeds.benchmarks.chapters.language_measures import (
+    between,
+    change,
+    curves_of,
+    measure,
+    metric,
+    paired,
+    run_of,
+)
+from manyseeds.benchmarks.experiments import suite
+from manyseeds.benchmarks.store.methods import Method, by_seed
+from manyseeds.stats import Floats
+
+SIGNED = "Zhu et al., 2025, arXiv 2506.01347"
+CLIPS = "Park et al., 2025, arXiv 2509.26114"
+LAW = "Cui et al., 2025, arXiv 2505.22617"
+GRPO = "Shao et al., 2024, arXiv 2402.03300"
+
+
+def all_runs(
+    found: Sequence[Method], algo: str, wanted: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Method]:
+    """The runs on addition by their names; none unless all are there."""
+    runs = {name: run_of(found, algo, "addition", x) for name, x in wanted.items()}
+    known = {name: m for name, m in runs.items() if m}
+    return known if len(known) == len(wanted) else {}
+
+
+# ---- Right and wrong samples ---------------------------------------------------------------
+
+AT = ("pass@1", "pass@4", "pass@16", "pass@64", "pass@256")
+SIGN_COLUMNS = ("learned from", "n", *AT, "entropy before", "after, mean [95%]")
+
+
+def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """RL from right samples alone, from wrong ones alone, and from both."""
+    names = dict(zip(("both", "right samples", "wrong samples"), suite.SIGNS, strict=True))
+    runs = all_runs(found, "rloo", names)
+    if not runs:
+        return
+    rows = []
+    any_run = runs["both"]
+    before = [f"{first(any_run, name).mean():.3f}" for name in AT]
+    rows.append(("(the initial models)", any_run.n, *before, "", ""))
+    for name, m in runs.items():
+        after = (f"{last(m, x).mean():.3f}" for x in AT)
+        rows.append((name, m.n, *after, *m.both("entropy")))
+    wrong = runs["wrong samples"]
+    gains = [
+        y
+        for name in AT
+        for y in compared(f"{name} after minus before", "wrong samples", at_ends(wrong, name))
+    ]
+    about = Text(
+        "RLOO without a KL and without a reward of the format, so that an advantage is positive "
+        "where a completion is right. Advantages of one sign are set to 0. pass@k is of the first "
+        "and of the last evaluation, of 64 held-out prompts with 256 samples each. The paper's "
+        "rewards are 1 and -1, without a baseline."
+    )
+    yield judged(
+        "language-signs",
+        "Learning from wrong samples alone raises pass@k for every k.",
+        SIGNED,
+        gains,
+        [about, Table("language-signs", SIGN_COLUMNS, rows)],
+        figure=curves_of(
+            "language-signs",
+            "pass@1 and pass@256 by the samples that are learned from",
+            {"pass@1": "pass@1", "pass@256": "pass@256"},
+            runs,
+        ),
+    )
+    differences = {
+        name: compared(
+            name,
+            "right samples alone minus wrong samples alone",
+            between(runs["right samples"], wrong, partial(last, name=name)),
+        )
+        for name in ("pass@1", "pass@256")
+    }
+    yield judged(
+        "language-signs-many",
+        "Learning from right samples alone costs pass@256, beside learning from wrong ones alone.",
+        SIGNED,
+        differences["pass@256"],
+        beside=differences["pass@1"],
+        sign=-1,
+    )
+
+
+def first(m: Method, name: str) -> Floats:
+    """A measure at the first evaluation, [S]."""
+    return m.curve(name)[1][:, 0]
+
+
+def last(m: Method, name: str) -> Floats:
+    """A measure at the last evaluation during training, [S]."""
+    return m.curve(name)[1][:, -1]
+
+
+def at_ends(m: Method, name: str) -> stats.Estimate | None:
+    """The last evaluation minus the first, paired by seed."""
+    return paired(by_seed(m, last(m, name)), by_seed(m, first(m, name)))
+
+
+# ---- The clip without a reward -------------------------------------------------------------
+
+COIN_COLUMNS = (
+    *("clip", "n", "clipped above", "clipped below", "mean reward"),
+    *("entropy before", "after, mean [95%]", "pass@1 before", "after"),
+)
+
+
+def random_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """What each side of the clip does to the entropy where the reward is a coin's."""
+    runs = all_runs(found, "dapo", suite.RANDOM)
+    if not runs:
+        return
+    rows = []
+    for name, m in runs.items():
+        acts = (f"{metric(m, x).mean():.2%}" for x in ("clip_high", "clip_low"))
+        reward = f"{metric(m, 'reward').mean():.3f}"
+        rows.append((name, m.n, *acts, reward, *m.both("entropy"), *m.means("pass@1")))
+
+    def against_none(name: str) -> list[Compared]:
+        difference = between(runs[name], runs["none"], measure("entropy"))
+        return compared("entropy, nats", f"a clip {name} alone minus no clip", difference)
+
+    about = Text(
+        "DAPO without its parts, but the clip, from rewards that a coin decides "
+        "(examples/random_reward.py): nothing can be learned. Clipped shares are of the trained "
+        "tokens whose gradient the clip removes."
+    )
+    yield judged(
+        "language-coin-below",
+        "A clip of small ratios raises the entropy, even with random rewards.",
+        CLIPS,
+        against_none("below"),
+        [about, Table("language-coin", COIN_COLUMNS, rows)],
+        figure=curves_of(
+            "language-coin-below",
+            "Entropy and pass@1 with random rewards, by the clip",
+            {"entropy, nats": "entropy", "pass@1": "pass@1"},
+            {f"clip: {name}": m for name, m in runs.items()},
+        ),
+    )
+    yield judged(
+        "language-coin-above",
+        "A clip of large ratios lowers the entropy, even with random rewards.",
+        CLIPS,
+        against_none("above"),
+        sign=-1,
+    )
+    both = runs["both"]
+    yield judged(
+        "language-coin-both",
+        "With the usual clip on both sides the entropy falls, even with random rewards.",
+        CLIPS,
+        compared("entropy after minus before", "a clip on both sides", change(both, "entropy")),
+        beside=compared("entropy after minus before", "no clip", change(runs["none"], "entropy")),
+        sign=-1,
+    )
+
+
+# ---- Accuracy against entropy --------------------------------------------------------------
+
+EARLY, LATE = 0.2, 0.1  # of the training: what the law is fitted on, and what it predicts
+
+
+def law_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """R = -a exp(H) + b, fitted to the beginning of a training, at its end."""
+    m = run_of(found, "dapo", "addition", suite.CLIP_HIGHER[0])
+    if m is None:
+        return
+    predicted, constant, shares = np.array([law_of(*x) for x in steps_of(m)]).T
+    errors = paired(by_seed(m, abs(predicted)), by_seed(m, abs(constant)))
+    about = Text(
+        "a and b are fitted, by least squares, to entropy and accuracy of the samples of each step "
+        f"in the first {EARLY:.0%} of a seed's training. With the entropy of the last {LATE:.0%} "
+        "they give an accuracy, and the error is its distance from the one there. Beside it stands "
+        f"the error of the accuracy that the last tenth of the first {EARLY:.0%} had. Fitted to a "
+        f"whole training, the law explains {np.mean(shares):.0%} of the variance of the accuracy "
+        f"(mean of {m.n} seeds)."
+    )
+    mean = [f"{abs(x).mean():.3f}" for x in (predicted, constant)]
+    signed = f"{predicted.mean():+.3f}"
+    columns = ("mean error of the law", "with its sign", "of a constant", "n")
+    yield judged(
+        "language-law",
+        "The entropy predicts the accuracy: a law fitted to the first fifth of a training holds at "
+        "its end.",
+        LAW,
+        compared("error of the accuracy at the end", "the law minus a constant", errors),
+        [about, Table("language-law", columns, [(mean[0], signed, mean[1], m.n)])],
+        sign=-1,
+    )
+
+
+def steps_of(m: Method) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Share of the training, entropy and accuracy at each step, of each seed."""
+    for entropy, accuracy in zip(m.metrics("entropy"), m.metrics("accuracy"), strict=True):
+        share = entropy["samples"] / m.settings["total_samples"]
+        yield share.to_numpy(), entropy["entropy"].to_numpy(), accuracy["accuracy"].to_numpy()
+
+
+def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> tuple[float, float, float]:
+    """What the law, and a constant, are off at the end; the variance that it explains over all."""
+    x, early, late = np.exp(entropy), share <= EARLY, share > 1 - LATE
+    slope, offset = np.polyfit(x[early], accuracy[early], 1)
+    reached = accuracy[late].mean()
+    known = accuracy[early & (share > EARLY * (1 - LATE))].mean()
+    explained = float(np.corrcoef(x, accuracy)[0, 1] ** 2)
+    return float((slope * x[late] + offset).mean() - reached), float(known - reached), explained
+
+
+# ---- Renewed reward models -----------------------------------------------------------------
+
+RENEWED_COLUMNS = (
+    *("renewed", "n", "pairs, mean", "fewest", "learned reward, first step", "last step"),
+    *("pass@1 before", "after, mean [95%]", "over the training", "KL, nats per token"),
+)
+
+
+def renewed_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """Iterations of GRPO under a learned reward: the reward model and the reference, 2 x 2."""
+    runs = all_runs(found, "process_grpo", suite.RENEWED)
+    if not runs:
+        return
+    rows = []
+    for name, m in runs.items():
+        pairs = pairs_of(m) if "reward model" in name or name == "both" else np.zeros(len(m.parts))
+        tables = [x["reward"] for x in m.metrics("reward")]
+        said = (f"{np.mean([x.iloc[k] for x in tables]):.2f}" for k in (0, -1))
+        scores = *m.both("pass@1"), f"{averaged(m).mean():.3f}", m.mean_text("kl")
+        rows.append((name, m.n, f"{pairs.mean():,.0f}", f"{pairs.min():,.0f}", *said, *scores))
+
+    def effect(a: str, b: str, c: str, d: str) -> stats.Estimate | None:
+        """Half of (a - b) + (c - d), paired by seed."""
+        values = [by_seed(runs[x], averaged(runs[x])) for x in (a, b, c, d)]
+        seeds = set.intersection(*map(set, values))
+        sides = (
+            {s: (x[s] + y[s]) / 2 for s in seeds}
+            for x, y in ((values[0], values[2]), (values[1], values[3]))
+        )
+        return paired(*sides)
+
+    score = "pass@1 averaged over the training"
+    of_model = effect("the reward model", "neither", "both", "the reference")
+    of_reference = effect("the reference", "neither", "both", "the reward model")
+    iterations = between(runs["both"], runs["neither"], averaged)
+    about = Text(
+        "Seed k has an initial model and a reward model of its own. The training has four parts, "
+        "and before each but the first the reward model is trained further on pairs of a right "
+        "and a wrong completion of the policy, or the reference of the KL becomes the policy, or "
+        "both. The effect of each is the mean over both settings of the other."
+    )
+    yield judged(
+        "language-renewed",
+        "Renewing the reward model during training improves the accuracy.",
+        f"{GRPO}, sec. 5.2.1",
+        compared(score, "reward model renewed minus not", of_model),
+        [about, Table("language-renewed", RENEWED_COLUMNS, rows)],
+        beside=[
+            *compared(score, "reference renewed minus not", of_reference),
+            *compared(score, "both renewed minus neither", iterations),
+        ],
+        figure=curves_of(
+            "language-renewed",
+            "pass@1 and KL by what is renewed",
+            {"pass@1": "pass@1", "KL to the initial model": "kl"},
+            {f"renewed: {name}": m for name, m in runs.items()},
+        ),
+    )
+
+
+def averaged(m: Method) -> Floats:
+    """pass@1 averaged over the evaluations, [S]."""
+    return m.curve("pass@1")[1].mean(1)
+
+
+def pairs_of(m: Method) -> Floats:
+    """How many pairs each seed's reward model was trained further on, [S]."""
+    return np.array([x["pairs"].iloc[-1] for x in m.metrics("pairs")], float)

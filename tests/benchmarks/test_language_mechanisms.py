@@ -1,0 +1,124 @@
+"""What the report says of why trainings do what they do, from runs whose outcome is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from manyseeds.benchmarks.chapters import language_mechanisms as chapter
+from manyseeds.benchmarks.chapters.blocks import Block
+from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, RANDOM, RENEWED, SIGNS
+from tests.benchmarks.test_language_claims import method, rows, verdicts
+
+AT = chapter.AT
+
+
+def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[Block]:
+    """RLOO from wrong samples alone gains so much of each pass@k; from right ones it ends there."""
+    ends = (0.85, right), (0.5, 0.5)  # of pass@256 alone, of both and of right samples
+    runs = []
+    for k, settings in enumerate(SIGNS):
+        measures: dict[str, Any] = {name: (0.5, 0.5) for name in AT}
+        measures["pass@256"] = ends[0] if k < 2 else (0.5, 0.5)
+        if settings["sign"] == "negative":
+            measures = {name: (0.5, 0.5 + wrong[name]) for name in AT}
+        runs.append(
+            method(folder, "rloo", "addition", settings, {**measures, "entropy": (0.3, 0.2)})
+        )
+    assert [*chapter.signs_section(runs[:2], folder)] == []
+    return [*chapter.signs_section(runs, folder)]
+
+
+def test_wrong_samples_are_to_raise_every_pass_at_k(tmp_path: Path) -> None:
+    gains = dict.fromkeys(AT, 0.1)
+    blocks = signs(tmp_path / "all", gains)
+    assert verdicts(blocks)[0].startswith("holds: +0.100 [")
+    # 0.8 after right samples, 0.6 after wrong ones.
+    assert verdicts(blocks)[1].startswith("does not hold: +0.200 [")
+    assert len(rows(blocks, "language-signs")) == 4
+    blocks = signs(tmp_path / "some", {**gains, "pass@256": -0.1}, right=0.2)
+    assert verdicts(blocks)[0].startswith("in part: -0.100 [")
+    assert verdicts(blocks)[1].startswith("holds: -0.200 [")
+
+
+def coin(folder: Path, ends: Mapping[str, float]) -> list[Block]:
+    """DAPO from random rewards, whose entropy goes from 0.5 to where the clip says."""
+    runs = [
+        method(
+            folder, "dapo", "addition", settings,
+            {"entropy": (0.5, ends[name]), "pass@1": (0.3, 0.3)},
+            {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01), "reward": (0.5, 0.5)},
+        )
+        for name, settings in RANDOM.items()
+    ]  # fmt: skip
+    assert [*chapter.random_section(runs[1:], folder)] == []
+    return [*chapter.random_section(runs, folder)]
+
+
+def test_each_side_of_the_clip_is_held_against_no_clip(tmp_path: Path) -> None:
+    as_said = {"none": 0.5, "below": 0.7, "above": 0.2, "both": 0.4}
+    blocks = coin(tmp_path / "as said", as_said)
+    said = ["holds: +0.200 [", "holds: -0.300 [", "holds: -0.100 ["]
+    assert all(x.startswith(y) for x, y in zip(verdicts(blocks), said, strict=True))
+    assert rows(blocks, "language-coin")[2][:4] == ["above", "5", "3.20%", "1.20%"]
+    blocks = coin(tmp_path / "other", {"none": 0.5, "below": 0.4, "above": 0.7, "both": 0.6})
+    assert all(x.startswith("does not hold: ") for x in verdicts(blocks))
+
+
+def test_the_law_is_fitted_to_the_beginning_alone() -> None:
+    share, entropy = np.arange(1, 101) / 100, np.linspace(0.5, 0.1, 100)
+    accuracy = 0.9 - 0.3 * np.exp(entropy)
+    off, constant, explained = chapter.law_of(share, entropy, accuracy)
+    assert (off, explained) == (pytest.approx(0), pytest.approx(1))
+    # The steps of 19 and 20%, against those of 91 to 100%.
+    assert constant == pytest.approx(accuracy[18:20].mean() - accuracy[90:].mean())
+    turned = np.where(share > 0.2, accuracy + 0.1, accuracy)
+    assert chapter.law_of(share, entropy, turned)[0] == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(("end", "word"), [(0.7, "holds"), (0.5, "does not hold")])
+def test_the_law_against_a_constant(tmp_path: Path, end: float, word: str) -> None:
+    """Where accuracy and entropy go in lines the law is right; where accuracy stays it is not."""
+    settings = {**CLIP_HIGHER[0]}
+    metrics = {"entropy": (0.5, 0.4), "accuracy": (0.5, end)}
+    m = method(tmp_path, "dapo", "addition", settings, {"pass@1": (0.3, 0.6)}, metrics, steps=100)
+    for k, part in enumerate(m.parts):  # accuracy that has stopped after a fifth
+        if end == 0.5:
+            bend(part, k)
+    assert verdicts(chapter.law_section([m], tmp_path))[0].startswith(f"{word}: ")
+
+
+def bend(part: Path, k: int) -> None:
+    """Let accuracy rise in the first fifth of a training, and stay, but for a noise of its own."""
+    import pandas as pd
+
+    from manyseeds.writing import parquet_bytes, write_bytes
+
+    table = pd.read_parquet(part / "metrics.parquet")
+    share = np.arange(1, len(table) + 1) / len(table)
+    table["accuracy"] = 0.5 + 0.001 * k * share + np.minimum(share, 0.2)
+    write_bytes(part / "metrics.parquet", parquet_bytes(table))
+
+
+def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
+    """The reward model's is worth 0.2 at the end, the reference's nothing: 0.1 over a training."""
+    ends = {"neither": 0.3, "the reference": 0.3, "the reward model": 0.5, "both": 0.5}
+    runs = [
+        method(
+            tmp_path, "process_grpo", "addition", RENEWED[name],
+            {"pass@1": (0.3, end), "kl": (0.0, 0.1)}, {"reward": (1.0, 2.0), "pairs": (0.0, 80.0)},
+        )
+        for name, end in ends.items()
+    ]  # fmt: skip
+    blocks = [*chapter.renewed_section(runs, tmp_path)]
+    assert verdicts(blocks)[0].startswith("holds: +0.100 [")
+    found = {row[1]: (row[3][:6], row[5]) for row in rows(blocks)}
+    assert found["reference renewed minus not"] == ("+0.000", "undecided, decides nothing")
+    assert found["both renewed minus neither"][0] == "+0.100"
+    table = rows(blocks, "language-renewed")
+    assert [row[2] for row in table] == ["0", "0", "80", "80"]
+    assert [*chapter.renewed_section(runs[1:], tmp_path)] == []
