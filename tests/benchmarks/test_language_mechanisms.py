@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +17,18 @@ AT = chapter.AT
 
 
 def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[Block]:
-    """RLOO from wrong samples alone gains so much of each pass@k; from right ones it ends there."""
-    ends = (0.85, right), (0.5, 0.5)  # of pass@256 alone, of both and of right samples
+    """Every pass@k begins at 0.5. It gains so much from wrong samples alone, nothing from both, and
+    from right ones pass@256 alone changes, to `right`."""
+    ends = {
+        "both": dict.fromkeys(AT, 0.5),
+        "positive": {**dict.fromkeys(AT, 0.5), "pass@256": right},
+        "negative": {name: 0.5 + gain for name, gain in wrong.items()},
+    }
     runs = []
-    for k, settings in enumerate(SIGNS):
-        measures: dict[str, Any] = {name: (0.5, 0.5) for name in AT}
-        measures["pass@256"] = ends[0] if k < 2 else (0.5, 0.5)
-        if settings["sign"] == "negative":
-            measures = {name: (0.5, 0.5 + wrong[name]) for name in AT}
-        runs.append(
-            method(folder, "rloo", "addition", settings, {**measures, "entropy": (0.3, 0.2)})
-        )
+    for settings in SIGNS:
+        measures = {name: (0.5, end) for name, end in ends[settings["sign"]].items()}
+        measures["entropy"] = (0.3, 0.2)
+        runs.append(method(folder, "rloo", "addition", settings, measures))
     assert [*chapter.signs_section(runs[:2], folder)] == []
     return [*chapter.signs_section(runs, folder)]
 

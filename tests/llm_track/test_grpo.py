@@ -1180,7 +1180,7 @@ def test_one_of_the_two_is_renewed_alone(
         assert "pairs" not in metrics
     else:  # those of the last lesson that are not new were counted before
         first, second = taught
-        assert metrics["pairs"].iloc[-1] == first + second - round(second / 10)
+        assert metrics["pairs"].iloc[-1] == first + second - second // 10
         assert metrics["pairs"].iloc[0] == 0
 
 
