@@ -76,51 +76,54 @@ def seeds_of(number: int, confirm: bool = False) -> range:
 
 
 @lru_cache(maxsize=64)
-def signs(cell: int, first: int, n: int) -> NDArray[np.int8]:
+def signs(cell: int, first: int, n: int) -> NDArray[np.float32]:
     """Random signs, `[R, n]`, of the seeds from `first` on in a cell of a try."""
     rng = np.random.default_rng((BOOTSTRAP_SEED, cell, first))
-    return 1 - 2 * rng.integers(0, 2, (CHOICES, n), dtype=np.int8)
+    chosen = rng.integers(0, 2, (CHOICES, n), dtype=np.int8)
+    return (1 - 2 * chosen).astype(np.float32)
 
 
 @dataclass
 class SignTest:
-    """A sequential test of one side: that the mean difference is above 0.
+    """The sequential tests that a mean difference is above 0, and that it is below.
 
-    cells: of which the mean is tested, each with as many seeds.
+    cells: of which the mean is tested, each with as many seeds. level: of either test.
     """
 
     level: float
     cells: Sequence[int]
     _looks: int = 0
     _seeds: int = 0
-    _crossed: int = 0
     _sums: Floats = field(default_factory=lambda: np.zeros(CHOICES))
-    _alive: NDArray[np.bool_] = field(default_factory=lambda: np.ones(CHOICES, dtype=bool))
+    # Of either test, the choices that no look has crossed out.
+    _alive: list[NDArray[np.bool_]] = field(
+        default_factory=lambda: [np.ones(CHOICES, dtype=bool) for _ in range(2)]
+    )
 
-    def rejects(self, differences: Sequence[Floats]) -> bool:
-        """Whether the next look says so. differences: all so far, [S] of each cell."""
-        n = len(differences[0])
+    def word(self, differences: Sequence[Floats]) -> Word:
+        """What the next look says, `undecided` where nothing. differences: all so far, [S] of each
+        cell."""
         for cell, own in zip(self.cells, differences, strict=True):
             block = own[self._seeds :].astype(np.float32)
-            chosen = signs(cell, self._seeds, len(block))
-            self._sums += chosen.astype(np.float32) @ block
-        self._seeds = n
-        allowed = math.floor(spent(self.level, self._looks) * (CHOICES + 1)) - self._crossed
+            self._sums += signs(cell, self._seeds, len(block)) @ block
+        self._seeds = len(differences[0])
+        most = math.floor(spent(self.level, self._looks) * (CHOICES + 1))
         self._looks += 1
-        if allowed < 1:
-            return False
-        size = float(sum(np.abs(own).sum() for own in differences))
-        observed = float(sum(own.sum() for own in differences)) - ROUNDING * size  # ties count
-        sums = self._sums[self._alive]
-        if (sums >= observed).sum() + 1 <= allowed:
-            return True
-        bar = np.partition(sums, len(sums) - allowed)[len(sums) - allowed]
-        if (sums >= bar).sum() > allowed:  # a tie at the border: none of it
-            bar += ROUNDING * size
-        crossed = self._alive & (self._sums >= bar)
-        self._alive &= ~crossed
-        self._crossed += int(crossed.sum())
-        return False
+        rounding = ROUNDING * float(sum(np.abs(own).sum() for own in differences))
+        observed = float(sum(own.sum() for own in differences))
+        words: tuple[Word, Word] = ("better", "worse")
+        for word, sign, alive in zip(words, (1, -1), self._alive, strict=True):
+            left = sign * self._sums[alive]
+            allowed = most - (CHOICES - len(left))  # so many may be crossed out now
+            if allowed < 1:
+                continue
+            if (left >= sign * observed - rounding).sum() + 1 <= allowed:  # ties count
+                return word
+            bar = np.partition(left, len(left) - allowed)[len(left) - allowed]
+            if (left >= bar).sum() > allowed:  # a tie at the border: none of it
+                bar += rounding
+            alive &= sign * self._sums < bar
+        return "undecided"
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class Rule:
         self.margins = [*margins, float(np.mean(margins))]
         # The words of single cells share a level; that over all, by which a change is kept, has it.
         groups = [*((level / E, [e]) for e in range(E)), (level, list(range(E)))]
-        self.tests = [(SignTest(a, cells), SignTest(a, cells)) for a, cells in groups]
+        self.tests = [SignTest(a, cells) for a, cells in groups]
         self.groups = [cells for _, cells in groups]
         self.words: list[Word] = ["undecided"] * (E + 1)
         self.look = -1
@@ -182,13 +185,9 @@ class Rule:
         return Decision(overall, each)
 
     def _word(self, i: int, own: Sequence[Floats], effect: Estimate, margin: float) -> Word:
-        better, worse = self.tests[i]
-        # Both see every look, whatever the other says.
-        is_better, is_worse = better.rejects(own), worse.rejects([-x for x in own])
-        if is_better:
-            return "better"
-        if is_worse:
-            return "worse"
+        word = self.tests[i].word(own)
+        if word != "undecided":
+            return word
         identical = not any(x.any() for x in own)
         within = -margin <= effect.low and effect.high <= margin
         if identical or (LOOKS[self.look] >= EQUIVALENT_FROM and within):
