@@ -128,11 +128,20 @@ class SignTest:
 
 @dataclass(frozen=True)
 class Found:
-    """What is said of a cell, or of all together."""
+    """What is said of a cell, or of all together, at a look."""
 
     word: Word
-    effect: Estimate  # mean normalised difference; the interval holds at all looks
-    seeds: int
+    differences: Sequence[Floats]  # of each cell, [S]
+    look: int
+
+    @property
+    def seeds(self) -> int:
+        return LOOKS[self.look]
+
+    @property
+    def effect(self) -> Estimate:
+        """The mean normalised difference; its interval holds at all looks at once."""
+        return interval(self.differences, self.look)
 
 
 @dataclass(frozen=True)
@@ -172,26 +181,25 @@ class Rule:
         found: list[Found] = []
         last = len(self.groups) - 1
         for i, (cells, margin) in enumerate(zip(self.groups, self.margins, strict=True)):
+            own = [differences[e] for e in cells]
             if len(cells) == 1 and i == last:  # one cell is all there is
                 self.words[i] = self.words[0]
-                found.append(Found(self.words[i], found[0].effect, n))
-                continue
-            own = [differences[e] for e in cells]
-            effect = interval(own, self.look)
-            if self.words[i] == "undecided":
-                self.words[i] = self._word(i, own, effect, margin)
-            found.append(Found(self.words[i], effect, n))
+            elif self.words[i] == "undecided":
+                self.words[i] = self._word(i, own, margin)
+            found.append(Found(self.words[i], own, self.look))
         *each, overall = found
         return Decision(overall, each)
 
-    def _word(self, i: int, own: Sequence[Floats], effect: Estimate, margin: float) -> Word:
+    def _word(self, i: int, own: Sequence[Floats], margin: float) -> Word:
         word = self.tests[i].word(own)
         if word != "undecided":
             return word
-        identical = not any(x.any() for x in own)
-        within = -margin <= effect.low and effect.high <= margin
-        if identical or (LOOKS[self.look] >= EQUIVALENT_FROM and within):
+        if not any(x.any() for x in own):
             return "equivalent"
+        if LOOKS[self.look] >= EQUIVALENT_FROM:
+            effect = interval(own, self.look)
+            if -margin <= effect.low and effect.high <= margin:
+                return "equivalent"
         return "undecided"
 
     @property
