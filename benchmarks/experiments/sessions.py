@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from manyseeds import stats
 from manyseeds.benchmarks.experiments.verdicts import MARGIN, MARGINS
-from manyseeds.stats import BOOTSTRAP_SEED, Estimate, Floats
+from manyseeds.stats import BOOTSTRAP_SEED, RESAMPLES, Estimate, Floats
 
 ALPHA = 0.05  # of a session, for "better" and for "worse"
 ZETA = 2.2857657  # of 1.6: the sum of all k^-1.6
@@ -94,7 +94,7 @@ class SignTest:
     cells: Sequence[int]
     _looks: int = 0
     _seeds: int = 0
-    _sums: Floats = field(default_factory=lambda: np.zeros(CHOICES))
+    _sums: NDArray[np.float32] = field(default_factory=lambda: np.zeros(CHOICES, dtype=np.float32))
     # Of either test, the choices that no look has crossed out.
     _alive: list[NDArray[np.bool_]] = field(
         default_factory=lambda: [np.ones(CHOICES, dtype=bool) for _ in range(2)]
@@ -105,7 +105,8 @@ class SignTest:
         cell."""
         for cell, own in zip(self.cells, differences, strict=True):
             block = own[self._seeds :].astype(np.float32)
-            self._sums += signs(cell, self._seeds, len(block)) @ block
+            # Not by BLAS, whose order of sums depends on the machine and its threads.
+            self._sums += np.einsum("rn,n->r", signs(cell, self._seeds, len(block)), block)
         self._seeds = len(differences[0])
         most = math.floor(spent(self.level, self._looks) * (CHOICES + 1))
         self._looks += 1
@@ -113,16 +114,16 @@ class SignTest:
         observed = float(sum(own.sum() for own in differences))
         words: tuple[Word, Word] = ("better", "worse")
         for word, sign, alive in zip(words, (1, -1), self._alive, strict=True):
-            left = sign * self._sums[alive]
-            allowed = most - (CHOICES - len(left))  # so many may be crossed out now
+            allowed = most - (CHOICES - np.count_nonzero(alive))  # so many may be crossed out now
             if allowed < 1:
                 continue
-            if (left >= sign * observed - rounding).sum() + 1 <= allowed:  # ties count
+            sums = np.where(alive, sign * self._sums, -np.inf).astype(np.float32, copy=False)
+            if np.count_nonzero(sums >= sign * observed - rounding) + 1 <= allowed:  # ties count
                 return word
-            bar = np.partition(left, len(left) - allowed)[len(left) - allowed]
-            if (left >= bar).sum() > allowed:  # a tie at the border: none of it
+            bar = float(np.partition(sums, CHOICES - allowed)[CHOICES - allowed])
+            if np.count_nonzero(sums >= bar) > allowed:  # a tie at the border: none of it
                 bar += rounding
-            alive &= sign * self._sums < bar
+            alive &= sums < bar
         return "undecided"
 
 
@@ -208,8 +209,21 @@ class Rule:
         return self.words[-1] != "undecided" or self.look + 1 == len(LOOKS)
 
 
+@lru_cache(maxsize=16)
+def weights(n: int, cells: int) -> Floats:
+    """What each of n differences of each cell weighs in the means of resamples within cells,
+    `[cells n, RESAMPLES]`: those of `stats.estimate`."""
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    drawn = [rng.integers(0, n, (RESAMPLES, n)) for _ in range(cells)]
+    counts = [np.stack([np.bincount(row, minlength=n) for row in x], axis=1) for x in drawn]
+    return np.concatenate(counts) / (n * cells)
+
+
 def interval(differences: Sequence[Floats], look: int) -> Estimate:
     """The mean of paired differences, [S] of each cell, with its interval at a look."""
     before = spent(ALPHA, look - 1) if look else 0.0
-    confidence = 1 - (spent(ALPHA, look) - before)
-    return stats.estimate([*differences], "mean", confidence)
+    tail = stats.expanded_tail(LOOKS[look], 1 - (spent(ALPHA, look) - before))
+    own = np.concatenate(differences)
+    means = np.einsum("n,nr->r", own, weights(LOOKS[look], len(differences)))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Estimate(float(own.mean()), float(low), float(high), len(own))
