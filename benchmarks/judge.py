@@ -78,6 +78,7 @@ from manyseeds.cli import (
 )
 from manyseeds.digest import PACKAGE, ROOT, contents_in, text_of
 from manyseeds.errors import UsageError, printable
+from manyseeds.evaluate import POINTS
 from manyseeds.process import ENDING, exit_reason
 from manyseeds.progress import console
 from manyseeds.record import git, hash_of, plural
@@ -141,6 +142,7 @@ class Trainer:
         self.code = code
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         text = untrusted.read_text(Path(str(judged_side.__file__)))
+        paths = str(code.root), os.environ.get("PYTHONPATH", "")
         self._process = subprocess.Popen(
             [sys.executable, "-c", text],
             stdin=subprocess.PIPE,
@@ -148,7 +150,7 @@ class Trainer:
             stderr=self._said,
             text=True,
             cwd=code.root,
-            env={**os.environ, "PYTHONPATH": str(code.root)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             **ENDING,
         )
 
@@ -520,7 +522,7 @@ def tried(flags: Flags, session: Session, file: Path, algo: str) -> dict[str, An
             "envs": [cell.env for cell in cells],
             "timesteps": flags.timesteps,
         }
-        key = hash_of([loaded, changed.text.decode(errors="replace"), against.commit])
+        key = hash_of([loaded, against.commit])
         texts = {CHANGED: changed.text} | ({} if against.commit else {AGAINST: against.text})
         entry = session.begin(key, about, texts)
         number = entry["number"]
@@ -652,10 +654,15 @@ def numbers(effect: Estimate) -> dict[str, float]:
 
 
 def mean_curve(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The mean return of the seeds at each evaluation; of diverged ones as far as they have one."""
-    returns = np.array([[math.nan if x is None else x for x in row["returns"]] for row in rows])
-    known = np.isfinite(returns)
-    sums = np.where(known, returns, 0.0).sum(axis=0)
+    """The mean return of the seeds at even steps of the training, with straight lines between
+    evaluations; a diverged one counts as long as it has returns."""
+    end = max(row["timesteps"][-1] for row in rows)
+    curves = []
+    for row in rows:
+        returns = [math.nan if x is None else x for x in row["returns"]]
+        curves.append(np.interp(np.linspace(0, end, POINTS + 1), row["timesteps"], returns))
+    known = np.isfinite(curves)
+    sums = np.where(known, curves, 0.0).sum(axis=0)
     return [float(x) for x in sums / known.sum(axis=0).clip(1)]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import inspect
 import json
 import math
 import os
@@ -183,7 +184,7 @@ def vary(env: Any, number: int) -> dict[str, dict[str, Any]]:
     changed, so that PyTorch plays the environment.
     """
     module = sys.modules[type(env).__module__]
-    tree = ast.parse(Path(str(module.__file__)).read_text())
+    tree = ast.parse(inspect.getsource(module))
     draw = random.Random(f"{env.spec.id} {number}")
     names = vars(module)
     before: dict[str, Any] = {}

@@ -323,6 +323,17 @@ def test_definitions_that_have_changed_are_named() -> None:
     assert judge.definitions_changed(commented, before) == []
 
 
+def test_curves_of_seeds_that_were_evaluated_at_other_timesteps() -> None:
+    rows = [
+        {"timesteps": [0, 100], "returns": [0.0, 10.0]},
+        {"timesteps": [0, 50, 100], "returns": [0.0, 10.0, None]},  # diverged
+    ]
+    curve = judge.mean_curve(rows)
+    assert (len(curve), curve[0], curve[10], curve[-1]) == (21, 0.0, 7.5, 10.0)
+    assert judge.bars(curve, 0.0, 10.0)[:1] == "▁"
+    assert judge.bars([1.0, 1.0], 1.0, 1.0) == "▁▁"
+
+
 def test_held_out_physics_changes_constants_for_a_while() -> None:
     from manyseeds.envs import cartpole
 
