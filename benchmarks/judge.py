@@ -26,15 +26,9 @@ from __future__ import annotations
 
 from manyseeds.command import failing_in_one_line
 
-import contextlib
-import difflib
 import json
 import math
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -42,8 +36,7 @@ from typing import Any, Literal
 import numpy as np
 from tyro.conf import Positional
 
-from manyseeds import ROOMS, stats, untrusted
-from manyseeds.benchmarks.experiments import catalog, judged_side
+from manyseeds import stats
 from manyseeds.benchmarks.experiments.sessions import (
     BLOCK,
     LOOKS,
@@ -55,17 +48,18 @@ from manyseeds.benchmarks.experiments.sessions import (
     seeds_of,
 )
 from manyseeds.benchmarks.store.comparison import COMMON
-from manyseeds.benchmarks.store.tries import (
-    AGAINST,
-    CHANGED,
-    Rows,
-    Session,
-    commit_of,
-    committed,
-    source,
-    tree_of,
-    within,
+from manyseeds.benchmarks.store.sides import (
+    SIDES,
+    Code,
+    Trainers,
+    algorithm_of,
+    code_of_commit,
+    described_change,
+    lost_kernels,
+    sides_of,
+    training,
 )
+from manyseeds.benchmarks.store.tries import AGAINST, CHANGED, Rows, Session, source
 from manyseeds.cli import (
     RESULTS,
     NonNegativeInt,
@@ -76,21 +70,17 @@ from manyseeds.cli import (
     parse,
     path_of,
 )
-from manyseeds.digest import PACKAGE, ROOT, contents_in, text_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import POINTS
-from manyseeds.process import ENDING, exit_reason
 from manyseeds.progress import console
-from manyseeds.record import git, hash_of, plural
+from manyseeds.record import hash_of, plural
 from manyseeds.stats import Estimate, Floats
 from manyseeds.worth import counted, worth_of
 from manyseeds.writing import write_json
 
 JUDGED = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")  # unless --envs says others
-ALIKE = 0.5  # of the lines of two files, at least, for one to be a copy of the other
 SAID = 4  # names of what was changed
 BARS = "▁▂▃▄▅▆▇█"
-SIDES = (CHANGED, AGAINST)
 AGAIN = "interrupted; the same command goes on"
 
 
@@ -118,187 +108,6 @@ class Flags(ScriptConfig):
     """Exit with status 1 where the change is worse."""
     json: bool = False
     """Print the outcome as JSON."""
-
-
-# ---- The sides ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Code:
-    """The code of one side."""
-
-    label: str
-    text: bytes  # of its file
-    file: Path | None  # that is run; None: `module` of the checkout `root`
-    root: Path = ROOT
-    module: str = ""
-    commit: str = ""
-
-
-class Trainer:
-    """A process that trains one side, `judged_side`."""
-
-    def __init__(self, code: Code) -> None:
-        self.code = code
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        text = untrusted.read_text(Path(str(judged_side.__file__)))
-        paths = str(code.root), os.environ.get("PYTHONPATH", "")
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", text],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            cwd=code.root,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            **ENDING,
-        )
-
-    def ask(self, kind: str, **request: Any) -> None:
-        """Send a request, whose answer `answer` waits for."""
-        assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # `answer` says why
-            self._process.stdin.write(json.dumps({kind: request}) + "\n")
-            self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        """The answer to the last request. Raises UsageError."""
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            self._said.seek(0)
-            lines = self._said.read().decode(errors="replace").strip().splitlines() or [""]
-            reason = exit_reason(self._process.wait())
-            raise UsageError(f"{self.code.label}: cannot be trained: {reason}; {lines[-1][:300]}")
-        ((kind, content),) = json.loads(line).items()
-        if kind == "error":
-            raise UsageError(f"{self.code.label}: {content}")
-        return content
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._said.close()
-
-
-class Trainers:
-    """Those of both sides, which work at the same time."""
-
-    def __init__(self, changed: Code, against: Code) -> None:
-        self.of = {CHANGED: Trainer(changed), AGAINST: Trainer(against)}
-
-    def ask(self, kind: str, sides: Sequence[str] = SIDES, **request: Any) -> dict[str, Any]:
-        """The answers of some sides to the same request."""
-        for side in sides:
-            self.of[side].ask(kind, **request)
-        return {side: self.of[side].answer() for side in sides}
-
-    def close(self) -> None:
-        for trainer in self.of.values():
-            trainer.close()
-
-
-def algorithm_of(file: Path, text: bytes) -> str:
-    """The algorithm of algos/ that a file is, or is a copy of. Raises UsageError."""
-    names = catalog.names("algos")
-    folder = ROOT / "algos"
-    if file.parent == folder and file.stem in names:
-        return file.stem
-    lines = text.decode(errors="replace").splitlines()
-
-    def likeness(name: str) -> float:
-        theirs = source(folder / f"{name}.py").decode().splitlines()
-        return difflib.SequenceMatcher(None, lines, theirs, autojunk=False).ratio()
-
-    found, name = max((likeness(name), name) for name in names)
-    if found < ALIKE:
-        raise UsageError(f"FILE {file}: resembles no file of algos/; give --against FILE")
-    return name
-
-
-def sides_of(flags: Flags, file: Path, session: Session, algo: str) -> tuple[Code, Code]:
-    """The code of both sides. Raises UsageError."""
-    text = source(file)
-    changed = Code(f"FILE {flags.file}", text, file)
-    if flags.set and not flags.against:
-        return changed, Code(f"{flags.file} as it is", text, file)
-    if not flags.against:
-        before, what = committed(file), f"the committed {file.name}"
-        if before is None:
-            original = ROOT / "algos" / f"{algo}.py"
-            return changed, Code(f"algos/{algo}.py", source(original), original)
-        return changed, Code(what, before, kept(session, before, file))
-    other = path_of(flags.against, "--against")
-    if other.is_file() or flags.against.endswith(".py"):
-        if not other.is_file():
-            raise UsageError(f"--against {flags.against}: there is no such file")
-        return changed, Code(f"--against {flags.against}", source(other), other.resolve())
-    if not (commit := commit_of(flags.against)):
-        raise UsageError(f"--against {flags.against}: is neither a file nor a commit")
-    return changed, code_of_commit(flags, file, commit, algo)
-
-
-def code_of_commit(flags: Flags, file: Path, commit: str, algo: str) -> Code:
-    """The side of a commit: its own version of a file, or of what it is a copy of."""
-    tree = tree_of(Path(flags.results), commit).resolve()
-    inside = within(file) or Path("algos", f"{algo}.py")
-    if not (tree / inside).is_file():
-        raise UsageError(f"--against {flags.against}: has no {inside}")
-    module = ".".join((PACKAGE, *inside.with_suffix("").parts))
-    return Code(f"--against {flags.against}", source(tree / inside), None, tree, module, commit)
-
-
-def kept(session: Session, text: bytes, file: Path) -> Path:
-    """A file of the session with a text that is in no file now."""
-    from manyseeds.writing import write_bytes
-
-    folder = session.path / "texts" / hash_of(text.decode(errors="replace"))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / file.name, text)
-    return (folder / file.name).resolve()
-
-
-def definitions_changed(changed: bytes, against: bytes) -> list[str]:
-    """What two versions of a file define differently, by name; comments and docstrings aside.
-    Raises SyntaxError."""
-
-    def parts(text: bytes) -> dict[str, str]:
-        found, statements = contents_in(text.decode())
-        texts = {"": "".join(map(text_of, statements))}
-        for name, node in found.items():
-            inner = {x.name: x for x in getattr(node, "body", ()) if hasattr(x, "name")}
-            members = inner if type(node).__name__ == "ClassDef" else {}
-            for member, own in members.items():
-                texts[f"{name}.{member}"] = text_of(own)
-            whole = text_of(node)
-            for own in members.values():
-                whole = whole.replace(text_of(own), "")
-            texts[name] = whole
-        return texts
-
-    ours, theirs = parts(changed), parts(against)
-    names = dict.fromkeys([*ours, *theirs])
-    return [name or "statements" for name in names if ours.get(name) != theirs.get(name)]
-
-
-def described_change(changed: Code, against: Code, loaded: Mapping[str, Any]) -> list[str]:
-    """What the change is: definitions, settings and, against a commit, other files; [] for none."""
-    found = []
-    try:
-        found += definitions_changed(changed.text, against.text)
-    except (SyntaxError, ValueError):
-        found.append("the text")
-    for env, ours in loaded[CHANGED].items():
-        theirs = loaded[AGAINST][env]["identity"]
-        own = ours["identity"]
-        for name in own.keys() | theirs.keys():
-            if own.get(name) != theirs.get(name):
-                found.append(f"{name} {theirs.get(name)} -> {own.get(name)}")
-    if against.commit:
-        names = git("diff", "--name-only", against.commit, "--", PACKAGE, *ROOMS).split()
-        own_file = str(within(changed.file or ROOT) or "")
-        found += [x for x in names if x.endswith((".py", ".c", ".h", ".toml")) and x != own_file]
-    return list(dict.fromkeys(found))
 
 
 # ---- A try ----------------------------------------------------------------------------------
@@ -405,31 +214,6 @@ def decide(
     return decision, decision.overall.word != "undecided"
 
 
-def lost_kernels(trainers: Trainers, envs: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Try both sides for a moment, and let PyTorch compute on both what C does not on one.
-
-    Returns the functions that PyTorch computes by side, and the timesteps a second of CPU of both.
-    """
-    probes = [trainers.ask("probe", env=env) for env in envs]
-    in_torch = {
-        side: {
-            kernel: functions
-            for probe in probes
-            for kernel, (functions, in_c) in probe[side]["kernels"].items()
-            if not in_c
-        }
-        for side in SIDES
-    }
-    denied = sorted({kernel for own in in_torch.values() for kernel in own})
-    if denied:
-        trainers.ask("deny", kernels=denied)
-    functions = {
-        side: list(dict.fromkeys(x for names in own.values() for x in names))
-        for side, own in in_torch.items()
-    }
-    return functions, {side: probes[0][side]["speed"] for side in SIDES}
-
-
 def load_sides(trainers: Trainers, flags: Flags, words: Sequence[str]) -> dict[str, Any]:
     """What both sides are, by environment. Raises UsageError."""
     for side, trainer in trainers.of.items():
@@ -445,15 +229,6 @@ def load_sides(trainers: Trainers, flags: Flags, words: Sequence[str]) -> dict[s
         }
         trainer.ask("load", **request)
     return {side: trainers.of[side].answer() for side in SIDES}
-
-
-@contextlib.contextmanager
-def training(changed: Code, against: Code) -> Iterator[Trainers]:
-    trainers = Trainers(changed, against)
-    try:
-        yield trainers
-    finally:
-        trainers.close()
 
 
 def judge(
@@ -497,12 +272,12 @@ def judged(flags: Flags) -> list[dict[str, Any]]:
     with session.locked():
         if flags.confirm:
             return confirmed(flags, session, file, algo)
-        return [tried(flags, session, file, algo)]
+        return [tried(flags, session, algo)]
 
 
-def tried(flags: Flags, session: Session, file: Path, algo: str) -> dict[str, Any]:
+def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
     """Judge one change."""
-    changed, against = sides_of(flags, file, session, algo)
+    changed, against = sides_of(session, algo, flags.file, flags.against, bool(flags.set))
     with training(changed, against) as trainers:
         loaded = load_sides(trainers, flags, flags.set)
         change = described_change(changed, against, loaded)
@@ -580,7 +355,7 @@ def confirmed(flags: Flags, session: Session, file: Path, algo: str) -> list[dic
         text = source(folder / f"{CHANGED}.py")
         changed = Code(f"try {entry['number']}", text, (folder / f"{CHANGED}.py").resolve())
         if entry["commit"]:
-            against = code_of_commit(own, file, entry["commit"], algo)
+            against = code_of_commit(session, algo, file, entry["commit"])
         else:
             path = (folder / f"{AGAINST}.py").resolve()
             against = Code(entry["against"], source(path), path)

@@ -20,6 +20,7 @@ from manyseeds.benchmarks import judge
 from manyseeds.benchmarks.experiments import judged_side, sessions
 from manyseeds.benchmarks.experiments.sessions import LOOKS, Rule, level_of
 from manyseeds.benchmarks.measurements import judge_rates
+from manyseeds.benchmarks.store import sides
 from manyseeds.benchmarks.store.tries import ROWS
 from manyseeds.digest import ROOT
 from manyseeds.envs.cartpole import CartPole
@@ -317,10 +318,10 @@ def test_definitions_that_have_changed_are_named() -> None:
     before = PPO.read_bytes()
     after = before.replace(b"gains=(0.01, 1.0)", b"gains=(0.1, 1.0)")
     after = after.replace(b"* ~terminated", b"* ~truncated") + b"\nEXTRA = 1\n"
-    names = judge.definitions_changed(after, before)
+    names = sides.definitions_changed(after, before)
     assert sorted(names) == ["ActorCritic.__init__", "EXTRA", "gae"]
     commented = before.replace(b"# Core 7", b"# Core seven")
-    assert judge.definitions_changed(commented, before) == []
+    assert sides.definitions_changed(commented, before) == []
 
 
 def test_curves_of_seeds_that_were_evaluated_at_other_timesteps() -> None:
