@@ -53,6 +53,7 @@ from manyseeds.benchmarks.store.sides import (
     Code,
     Trainers,
     algorithm_of,
+    check_text,
     code_of_commit,
     described_change,
     lost_kernels,
@@ -278,14 +279,17 @@ def judged(flags: Flags) -> list[dict[str, Any]]:
 def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
     """Judge one change."""
     changed, against = sides_of(session, algo, flags.file, flags.against, bool(flags.set))
+    check_text(changed)
+    same = UsageError(
+        f"{changed.label}: says what {against.label} says; edit it, or give --against or --set"
+    )
+    if changed.text == against.text and not (flags.set or against.commit):
+        raise same
     with training(changed, against) as trainers:
         loaded = load_sides(trainers, flags, flags.set)
         change = described_change(changed, against, loaded)
         if not change:
-            raise UsageError(
-                f"{changed.label}: says what {against.label} says; edit it, or give --against or "
-                "--set"
-            )
+            raise same
         cells = cells_of(loaded, [0])
         functions, speed = lost_kernels(trainers, [cell.env for cell in cells])
         about = {

@@ -210,6 +210,15 @@ def kept(session: Session, text: bytes, file: Path) -> Path:
     return (folder / file.name).resolve()
 
 
+def check_text(code: Code) -> None:
+    """Raise UsageError for a text that is no Python, before a process would."""
+    try:
+        compile(code.text, code.label, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        raise UsageError(f"{code.label}: {type(error).__name__}: {error.args[0]}{line}") from None
+
+
 def definitions_changed(changed: bytes, against: bytes) -> list[str]:
     """What two versions of a file define differently, by name; comments and docstrings aside.
     Raises SyntaxError."""

@@ -283,28 +283,46 @@ def test_bad_commands(words: str, message: str, tmp_path: Path, refusal: Refusal
     assert not (tmp_path / "results").exists()
 
 
-def test_bad_sides_are_one_line_and_no_try(tmp_path: Path, refusal: Refusal) -> None:
-    results = tmp_path / "results"
+def refused(refusal: Refusal, folder: Path, *words: object) -> str:
+    """The error line of a judgement, of which nothing is left."""
+    results = folder / "results"
+    message = refusal(judge.main, *words, *SHORT, "--results", results)
+    assert not (results / "judge/ppo/ledger.json").exists()
+    return message
 
-    def refused(file: Path, *words: str) -> str:
-        message = refusal(judge.main, file, *words, *SHORT, "--results", results)
-        assert not (results / "judge/ppo/ledger.json").exists()
-        return message
 
-    same = edited(tmp_path, ('"""Set the gradients', '"""Sets the gradients'))
-    assert "says what algos/ppo.py says; edit it" in refused(same)
-    broken = edited(tmp_path, ("total.sum().backward()", "total.nothing().backward()"))
-    assert re.search(r"has no attribute 'nothing' .*\(line \d+\)|'nothing'", refused(broken))
+def test_a_file_without_a_change_or_that_is_no_python(tmp_path: Path, refusal: Refusal) -> None:
+    assert "says what algos/ppo.py says; edit it" in refused(refusal, tmp_path, edited(tmp_path))
     unfinished = edited(tmp_path, ("def train(", "def train(("))
-    assert "SyntaxError" in refused(unfinished)
-    leaves = edited(tmp_path, ("    agent = run", "    __import__('os')._exit(3)\n    agent = run"))
-    assert "cannot be trained: exit status 3" in refused(leaves)
-    assert "--lerning-rate: unknown flag" in refused(PPO, "--set", "lerning_rate=1")
-    assert "--set env: is no hyperparameter" in refused(PPO, "--set", "env=Acrobot-v1")
-    assert "must be NAME=VALUE" in refused(PPO, "--set", "gamma")
-    assert "--clip-range -1" in refused(PPO, "--set", "clip_range=-1")
+    message = refused(refusal, tmp_path, unfinished)
+    assert re.search(r"mine\.py: SyntaxError: .* \(line \d+\)$", message)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "words", "message"),
+    [
+        (('"""Set the gradients', '"""Sets the gradients'), "", "says what algos/ppo.py says"),
+        (("total.sum().backward()", "total.nothing()"), "", r"'nothing' \(line \d+\)"),
+        (
+            ("    agent = run", "    __import__('os')._exit(3)\n    agent = run"),
+            "",
+            "cannot be trained: exit status 3",
+        ),
+        (RENAMES, "--set lerning_rate=1", "--lerning-rate: unknown flag"),
+        (RENAMES, "--set env=Acrobot-v1", "--set env: is no hyperparameter"),
+        (RENAMES, "--set gamma", "must be NAME=VALUE"),
+        (RENAMES, "--set clip_range=-1", "--clip-range -1"),
+    ],
+)
+def test_bad_sides_are_one_line_and_no_try(
+    edit: tuple[str, str], words: str, message: str, tmp_path: Path, refusal: Refusal
+) -> None:
+    found = refused(refusal, tmp_path, edited(tmp_path, edit), *words.split())
+    assert re.search(message, found), found
+
+
+@pytest.mark.slow
 def test_a_change_that_diverges_is_worse(tmp_path: Path, capsys: Output) -> None:
     file = edited(tmp_path, ("total = pg_loss +", "total = pg_loss * float('nan') +"))
     judge.main([str(file), *SHORT, "--results", str(tmp_path / "results")])
