@@ -1,0 +1,6 @@
+"""Simulates how often sessions of the judge err."""
+
+from manyseeds.benchmarks.measurements.judge_rates import main
+
+if __name__ == "__main__":
+    main()

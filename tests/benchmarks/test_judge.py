@@ -1,0 +1,388 @@
+"""The judge: its rule on known distributions, and verdicts on edits of ppo.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from manyseeds.benchmarks import judge
+from manyseeds.benchmarks.experiments import judged_side, sessions
+from manyseeds.benchmarks.experiments.sessions import LOOKS, Rule, level_of
+from manyseeds.benchmarks.measurements import judge_rates
+from manyseeds.benchmarks.store import sides
+from manyseeds.benchmarks.store.tries import ROWS
+from manyseeds.digest import ROOT
+from manyseeds.envs.cartpole import CartPole
+from manyseeds.errors import UsageError
+from manyseeds.stats import Estimate, Floats
+from manyseeds.untrusted import check
+from tests.benchmarks.conftest import Output, Patch, Refusal
+
+PPO = ROOT / "algos" / "ppo.py"
+CLIPPED = "-torch.minimum(ratio * advantages, clipped * advantages).mean(-1)"
+# An edit of each kind: what it replaces, by what.
+HURTS = (CLIPPED, CLIPPED.removeprefix("-"))
+RENAMES = ("clipped", "bounded")
+SHORT = ("--envs", "CartPole-v1", "--timesteps", "4096")
+
+
+def edited(folder: Path, *edits: tuple[str, str], name: str = "mine.py") -> Path:
+    """A copy of ppo.py with some of its text replaced."""
+    text = PPO.read_text()
+    for before, after in edits:
+        assert before in text
+        text = text.replace(before, after)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def tries(results: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((results / "judge/ppo/ledger.json").read_text())[
+        "tries"
+    ]
+    return found
+
+
+# ---- The rule -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_choices(monkeypatch: Patch) -> Iterator[None]:
+    """A faster rule, which needs larger levels."""
+    monkeypatch.setattr(sessions, "CHOICES", 999)
+    sessions.signs.cache_clear()
+    monkeypatch.setattr(
+        sessions, "interval", lambda own, look: Estimate(float(np.mean(own)), -9.0, 9.0, 1)
+    )
+    yield
+    sessions.signs.cache_clear()
+
+
+def decided(rule: Rule, differences: list[Floats]) -> sessions.Decision:
+    while not rule.ended:
+        found = rule.decide([own[: LOOKS[rule.look + 1]] for own in differences])
+    return found
+
+
+def failing(rng: np.random.Generator, n: int) -> Floats:
+    """Differences of sides on which one seed in five fails, and no other differs much."""
+    sides = np.where(rng.random((2, n)) < 0.2, 0.0, 1.0) + 0.01 * rng.standard_normal((2, n))
+    return np.asarray(sides[0] - sides[1])
+
+
+def cauchy(rng: np.random.Generator, n: int) -> Floats:
+    return rng.standard_cauchy(n)
+
+
+@pytest.mark.usefixtures("few_choices")
+@pytest.mark.parametrize("draw", [failing, cauchy])
+@pytest.mark.parametrize("cells", [1, 2])
+def test_a_change_without_effect_is_rarely_found(draw: Any, cells: int) -> None:
+    """Over all looks, whatever the distribution: at most the level, and not much below it."""
+    rng, level, samples = np.random.default_rng(0), 0.1, 1000
+    words = []
+    for _ in range(samples):
+        differences = [draw(rng, LOOKS[-1]) for _ in range(cells)]
+        words.append(decided(Rule(level, [0.001] * cells), differences).overall.word)
+    for word in ("better", "worse"):
+        share = words.count(word) / samples  # its standard error is 0.0095
+        assert 0.06 < share < 0.13, word
+
+
+@pytest.mark.usefixtures("few_choices")
+def test_looks_that_spend_all_of_the_level_each_would_err_too_often(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sessions, "spent", lambda level, look: level * (look + 1))
+    rng = np.random.default_rng(0)
+    words = [
+        decided(Rule(0.1, [0.001]), [rng.standard_normal(LOOKS[-1])]).overall.word
+        for _ in range(300)
+    ]
+    assert words.count("better") / 300 > 0.17
+
+
+def test_the_levels_of_all_tries_together_are_the_budget() -> None:
+    levels = [level_of(k) for k in range(1, 100_000)]
+    assert levels == sorted(levels, reverse=True)
+    assert 0.0498 < sum(levels) < sessions.ALPHA
+    spent = [sessions.spent(1.0, look) for look in range(len(LOOKS))]
+    assert spent == sorted(spent)
+    assert spent[-1] == pytest.approx(1.0)
+
+
+def test_words() -> None:
+    rng = np.random.default_rng(0)
+    noise = 0.05 * rng.standard_normal(LOOKS[-1])
+    first = Rule(level_of(1), [0.05])
+    found = decided(first, [noise + 0.1])
+    assert (found.overall.word, found.kept, found.overall.seeds) == ("better", True, LOOKS[0])
+    assert found.overall.effect.low < 0.1 < found.overall.effect.high
+    found = decided(Rule(level_of(1), [0.05]), [noise - 0.1])
+    assert (found.overall.word, found.kept) == ("worse", False)
+    found = decided(Rule(level_of(1), [0.05]), [noise - noise.mean()])
+    assert (found.overall.word, found.kept) == ("equivalent", False)
+    found = decided(Rule(level_of(1), [0.05]), [0 * noise])  # the same bits
+    assert (found.overall.word, found.overall.seeds) == ("equivalent", LOOKS[0])
+    found = decided(Rule(level_of(1), [0.001]), [noise - noise.mean()])
+    assert found.overall.word == "undecided"
+    # Better over all, but worse somewhere: not kept.
+    found = decided(Rule(level_of(1), [0.05, 0.05]), [noise + 0.9, noise - 0.3])
+    assert [x.word for x in (*found.cells, found.overall)] == ["better", "worse", "better"]
+    assert not found.kept
+
+
+def test_a_later_try_needs_more() -> None:
+    rng = np.random.default_rng(1)
+    differences = 0.1 + 0.1 * rng.standard_normal(LOOKS[-1])
+    seeds = [
+        decided(Rule(level_of(k), [0.001]), [differences]).overall.seeds for k in (1, 10, 1000)
+    ]
+    assert seeds[0] <= seeds[1] <= seeds[2]
+    assert seeds[0] < seeds[2]
+
+
+def test_tries_share_no_seeds() -> None:
+    blocks = [sessions.seeds_of(k) for k in (1, 2, 3)] + [sessions.seeds_of(1, confirm=True)]
+    assert len(set().union(*blocks)) == 4 * LOOKS[-1]
+
+
+# ---- Verdicts -------------------------------------------------------------------------------
+
+
+def test_an_edit_that_hurts_is_worse_and_a_rename_is_neither(
+    tmp_path: Path, capsys: Output
+) -> None:
+    results = tmp_path / "results"
+    hurts = edited(tmp_path, HURTS)
+    with pytest.raises(SystemExit) as left:
+        judge.main([str(hurts), *SHORT, "--results", str(results), "--fail-if", "worse"])
+    assert left.value.code == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("changed: policy_loss (against algos/ppo.py)\n")
+    assert "CartPole-v1: worse\n" in printed
+    assert "over all: worse; learning speed -" in printed
+
+    renamed = edited(tmp_path / "b", RENAMES)
+    judge.main([str(renamed), *SHORT, "--results", str(results), "--json", "--fail-if", "worse"])
+    outcome = json.loads(capsys.readouterr().out)
+    (cell,) = outcome["cells"]
+    assert (cell["word"], outcome["overall"]["word"]) == ("equivalent", "equivalent")
+    assert cell["identical"]
+    assert outcome["try"] == 2
+    assert outcome["level"] < level_of(1)
+    assert "update" in outcome["pytorch"]["changed"]
+    assert outcome["pytorch"]["against"] == []
+    assert [x["word"] for x in tries(results)] == ["worse", "equivalent"]
+    # Again: the same outcome, no new try, and nothing is trained.
+    seconds = outcome["seconds"]
+    again = judge.judge(renamed, envs=["CartPole-v1"], timesteps=4096, results=results)
+    assert (again["cells"], again["seconds"]) == (outcome["cells"], seconds)
+    assert len(tries(results)) == 2
+    check(json.loads((results / "judge/ppo/try-002/rows.json").read_text()), ROWS, "")
+
+
+@pytest.mark.slow
+def test_a_gain_is_kept_and_confirmed_on_held_out_seeds_and_physics(
+    tmp_path: Path, capsys: Output, refusal: Refusal
+) -> None:
+    results = tmp_path / "results"
+    words = [str(PPO), "--against", str(edited(tmp_path, HURTS)), *SHORT, "--results", str(results)]
+    confirming = [str(PPO), "--confirm", "--results", str(results), "--json"]
+    assert "has no try that was found better" in refusal(judge.main, *confirming)
+    judge.main(words)
+    assert "kept; --confirm decides on held-out seeds\n" in capsys.readouterr().out
+    judge.main(confirming)
+    (outcome,) = json.loads(capsys.readouterr().out)
+    assert [(x["env"], x["physics"]) for x in outcome["cells"]] == [
+        ("CartPole-v1", 0),
+        ("CartPole-v1", 1),
+    ]
+    assert outcome["kept"]
+    assert tries(results)[0]["confirmed"] == "better"
+    rows = json.loads((results / "judge/ppo/try-001/confirm.json").read_text())["rows"]
+    assert min(row["seed"] for row in rows) >= sessions.FIRST_HELD_OUT
+    by_physics = [[x["auc"] for x in rows if x["physics"] == k] for k in (0, 1)]
+    assert by_physics[0] != by_physics[1]
+
+
+@pytest.mark.slow
+def test_a_commit_is_trained_by_its_own_code(tmp_path: Path) -> None:
+    outcome = judge.judge(
+        PPO,
+        against="HEAD",
+        settings=["learning_rate=1e-6"],
+        envs=["CartPole-v1"],
+        timesteps=4096,
+        results=tmp_path,
+    )
+    assert outcome["overall"]["word"] == "worse"
+    assert "learning_rate 0.001 -> 1e-06" in outcome["change"]
+    (tree,) = (tmp_path / "judge" / "trees").iterdir()
+    assert (tree / "algos" / "ppo.py").is_file()
+
+
+@pytest.mark.slow
+def test_a_killed_judgement_goes_on(tmp_path: Path) -> None:
+    """The same ledger and verdict as of one that was not."""
+    file = edited(tmp_path, HURTS)
+    envs = ["CartPole-v1", "Acrobot-v1"]
+    words = [str(file), "--envs", *envs, "--timesteps", "4096"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "judge.py"), *words]
+    killed = tmp_path / "killed"
+    rows = killed / "judge/ppo/try-001/rows.json"
+    with subprocess.Popen(
+        [*command, "--results", str(killed)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        until = time.monotonic() + 120
+        while not rows.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    there = json.loads(rows.read_text())["rows"]
+    assert {row["env"] for row in there} == {"CartPole-v1"}
+    outcomes = [
+        judge.judge(file, envs=envs, timesteps=4096, results=folder)
+        for folder in (killed, tmp_path / "whole")
+    ]
+    for name in ("overall", "cells", "try", "level", "kept", "change"):
+        assert outcomes[0][name] == outcomes[1][name], name
+    assert tries(killed) == tries(tmp_path / "whole")
+    assert json.loads(rows.read_text())["rows"][: len(there)] == there
+
+
+# ---- What is refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "FILE: name the file of an algorithm"),
+        ("nowhere.py", "nowhere.py: there is no such file"),
+        (f"{PPO} --against nowhere", "--against nowhere: is neither a file nor a commit"),
+        (f"{PPO} --against nowhere.py", "--against nowhere.py: there is no such file"),
+        (f"{PPO} --envs CartPole-v1 CartPole-v1", "--envs CartPole-v1: given twice"),
+        (f"{ROOT}/benchmarks/merge.py", "resembles no file of algos/"),
+        (f"{PPO} --minutes 0", "--minutes 0"),
+        (f"{PPO} --fail-if never-ever", "--fail-if"),
+    ],
+)
+def test_bad_commands(words: str, message: str, tmp_path: Path, refusal: Refusal) -> None:
+    assert message in refusal(judge.main, *words.split(), "--results", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def refused(refusal: Refusal, folder: Path, *words: object) -> str:
+    """The error line of a judgement, of which nothing is left."""
+    results = folder / "results"
+    message = refusal(judge.main, *words, *SHORT, "--results", results)
+    assert not (results / "judge/ppo/ledger.json").exists()
+    return message
+
+
+def test_a_file_without_a_change_or_that_is_no_python(tmp_path: Path, refusal: Refusal) -> None:
+    assert "says what algos/ppo.py says; edit it" in refused(refusal, tmp_path, edited(tmp_path))
+    unfinished = edited(tmp_path, ("def train(", "def train(("))
+    message = refused(refusal, tmp_path, unfinished)
+    assert re.search(r"mine\.py: SyntaxError: .* \(line \d+\)$", message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "words", "message"),
+    [
+        (('"""Set the gradients', '"""Sets the gradients'), "", "says what algos/ppo.py says"),
+        (("total.sum().backward()", "total.nothing()"), "", r"'nothing' \(line \d+\)"),
+        (
+            ("    agent = run", "    __import__('os')._exit(3)\n    agent = run"),
+            "",
+            "cannot be trained: exit status 3",
+        ),
+        (RENAMES, "--set lerning_rate=1", "--lerning-rate: unknown flag"),
+        (RENAMES, "--set env=Acrobot-v1", "--set env: is no hyperparameter"),
+        (RENAMES, "--set gamma", "must be NAME=VALUE"),
+        (RENAMES, "--set clip_range=-1", "--clip-range -1"),
+    ],
+)
+def test_bad_sides_are_one_line_and_no_try(
+    edit: tuple[str, str], words: str, message: str, tmp_path: Path, refusal: Refusal
+) -> None:
+    found = refused(refusal, tmp_path, edited(tmp_path, edit), *words.split())
+    assert re.search(message, found), found
+
+
+@pytest.mark.slow
+def test_a_change_that_diverges_is_worse(tmp_path: Path, capsys: Output) -> None:
+    file = edited(tmp_path, ("total = pg_loss +", "total = pg_loss * float('nan') +"))
+    judge.main([str(file), *SHORT, "--results", str(tmp_path / "results")])
+    assert "CartPole-v1: worse; diverged: 12 changed\n" in capsys.readouterr().out
+
+
+# ---- Parts ----------------------------------------------------------------------------------
+
+
+def test_definitions_that_have_changed_are_named() -> None:
+    before = PPO.read_bytes()
+    after = before.replace(b"gains=(0.01, 1.0)", b"gains=(0.1, 1.0)")
+    after = after.replace(b"* ~terminated", b"* ~truncated") + b"\nEXTRA = 1\n"
+    names = sides.definitions_changed(after, before)
+    assert sorted(names) == ["ActorCritic.__init__", "EXTRA", "gae"]
+    commented = before.replace(b"# Core 7", b"# Core seven")
+    assert sides.definitions_changed(commented, before) == []
+
+
+def test_curves_of_seeds_that_were_evaluated_at_other_timesteps() -> None:
+    rows = [
+        {"timesteps": [0, 100], "returns": [0.0, 10.0]},
+        {"timesteps": [0, 50, 100], "returns": [0.0, 10.0, None]},  # diverged
+    ]
+    curve = judge.mean_curve(rows)
+    assert (len(curve), curve[0], curve[10], curve[-1]) == (21, 0.0, 7.5, 10.0)
+    assert judge.bars(curve, 0.0, 10.0)[:1] == "▁"
+    assert judge.bars([1.0, 1.0], 1.0, 1.0) == "▁▁"
+
+
+def test_held_out_physics_changes_constants_for_a_while() -> None:
+    from manyseeds.envs import cartpole
+
+    before = dict(vars(cartpole))
+    ((module, constants),) = judged_side.vary(CartPole(), 1).items()
+    assert module == cartpole.__name__
+    ratio = cartpole.GRAVITY / before["GRAVITY"]
+    assert 0.9 <= ratio <= 1.1
+    assert ratio != 1
+    assert cartpole.POLE_MOMENT == cartpole.MASS_POLE * cartpole.LENGTH
+    assert before["X_LIMIT"] == cartpole.X_LIMIT
+    vars(cartpole).update(constants)
+    assert {k: x for k, x in vars(cartpole).items() if isinstance(x, float)} == {
+        k: x for k, x in before.items() if isinstance(x, float)
+    }
+
+
+def test_rates_of_sessions(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
+    """The whole simulation, of few sessions: its file has what it says."""
+    rng = np.random.default_rng(0)
+    known = {"ppo on CartPole-v1": judge_rates.Pool("CartPole-v1", 0.8 + 0.05 * rng.random(60))}
+    monkeypatch.setattr(judge_rates, "pools", lambda: known)
+    judge_rates.main(["--sessions", "20", "--results", str(tmp_path)])
+    capsys.readouterr()
+    stored = json.loads((tmp_path / "judge_rates.json").read_text())
+    check(stored, judge_rates.STORED, "")
+    assert stored["errors"]["better"] <= 0.2  # of 20 sessions, where 1 is expected at most
+    (cell,) = stored["power"].values()
+    assert cell["try 1"]["+10%"]["found"] == 1
+    assert cell["try 1"]["-10%"]["found"] == 1
+    assert cell["try 10"]["+10%"]["seeds"] >= cell["try 1"]["+10%"]["seeds"]
+    with pytest.raises(UsageError, match=r"has no rows\.json of a try"):
+        judge_rates.real_pairs(str(tmp_path))
