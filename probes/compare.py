@@ -194,7 +194,7 @@ def explained(
     if texts:
         return f"{', or '.join(texts)}. {off}"
     nearest = min(wrong, key=lambda text: distance(found, wrong[text]), default="")
-    text = "no known mistake gives these numbers"
+    text = "no known mistake gives exactly these numbers"
     if nearest and distance(found, wrong[nearest]) < 0.5 * distance(found, right):
         text += f"; the nearest: {nearest}"
     return f"{text}. {off}{only_where(found, right, batch)}"
@@ -230,7 +230,7 @@ def where_off(found: Outputs, right: Outputs) -> str:
             continue
         worst = int(torch.where(off, (x - right[k]).abs().nan_to_num(torch.inf), -1.0).argmax())
         place = [int(i) for i in np.unravel_index(worst, x.shape)]
-        values = f"{x.flatten()[worst]:.5g} for {right[k].flatten()[worst]:.5g}"
+        values = f"{x.flatten()[worst]:z.5g} for {right[k].flatten()[worst]:z.5g}"
         many = f"{int(off.sum())} of {off.numel()} numbers, at {place} " if place else ""
         parts.append(f"{k}: {many}{values}")
     return f"Yours for ours: {'; '.join(parts)}"

@@ -130,7 +130,7 @@ OF_ADVANTAGES: dict[str, Mistake] = {
         terminated=lambda b: earlier(b["terminated"]), truncated=lambda b: earlier(b["truncated"])
     ),
     "the last step of the rollout is not bootstrapped": changed(
-        terminated=lambda b: torch.cat((b["terminated"][:-1], torch.ones_like(ended(b)[-1:])))
+        terminated=lambda b: torch.cat((b["terminated"][:-1], ~b["truncated"][-1:]))
     ),
     "lambda is not used (1)": changed(gae_lambda=lambda b: 1.0),
     "lambda is 0: these are one-step TD errors": changed(gae_lambda=lambda b: 0.0),
@@ -142,7 +142,8 @@ OF_ADVANTAGES: dict[str, Mistake] = {
     ),
     "gamma is not used (1)": changed(gamma=lambda b: 1.0),
     "rewards are told one step late": changed(rewards=lambda b: later(b["rewards"])),
-    "V is not subtracted: these are returns": lambda f, b: f(**b) + b["values"],
+    "these are returns: V is not subtracted": lambda f, b: f(**b) + b["values"],
+    "V is not subtracted in the TD errors": changed(values=lambda b: torch.zeros_like(b["values"])),
     "advantages are normalised over the rollout": lambda f, b: one_seed(ppo.normalize)(
         f(**b).flatten()
     ).view_as(b["rewards"]),
@@ -232,7 +233,7 @@ def example_samples() -> Batch:
         "old_values": old_values,
         "advantages": 3 * advantages + 1,
         "returns": 3 * advantages + 1 + old_values,
-        "value_coef": 0.5,
+        "value_coef": 0.6,
         "entropy_coef": 0.05,
     }
 
@@ -269,9 +270,7 @@ OF_ACTOR_CRITIC: dict[str, Mistake] = {
     )(f, b),
     "the value loss is half as large": times("value_coef", 0.5),
     "the value loss is twice as large": times("value_coef", 2),
-    "the value loss lacks its coefficient": lambda f, b: times("value_coef", 1 / b["value_coef"])(
-        f, b
-    ),
+    "the value loss lacks its coefficient": changed(value_coef=lambda b: 1.0),
     "the value loss has the wrong sign": times("value_coef", -1),
     "the value loss is missing": times("value_coef", 0),
     "the value loss learns from advantages, not from returns": changed(
@@ -290,11 +289,10 @@ OF_ACTOR_CRITIC: dict[str, Mistake] = {
     "the gradient flows through the advantages into V": changed(
         advantages=lambda b: b["advantages"] + b["values"].detach() - b["values"]
     ),
-    "the gradient flows through the returns into V": changed(
-        returns=lambda b: b["returns"] - b["values"].detach() + b["values"]
-    ),
     "the gradient does not reach the policy": changed(logprobs=lambda b: b["logprobs"].detach()),
-    "the gradient does not reach V": changed(values=lambda b: b["values"].detach()),
+    "V has no gradient, or the returns have one, too": changed(
+        values=lambda b: b["values"].detach()
+    ),
     "the gradient of the entropy is missing": changed(entropy=lambda b: b["entropy"].detach()),
 }
 
@@ -564,10 +562,7 @@ def following(update_target: Callable[..., None], *syncs: int) -> Formula:
         return {"target": target, "online": online, "tau": 0.1}
 
     mistakes: dict[str, Mistake] = {
-        "tau is inverted: the target keeps tau of itself": changed(tau=lambda b: 1 - b["tau"]),
-        "the networks are exchanged: the online network is updated": changed(
-            target=lambda b: b["online"], online=lambda b: b["target"]
-        ),
+        "tau is inverted, or the networks are exchanged": changed(tau=lambda b: 1 - b["tau"]),
         "the target is copied": changed(tau=lambda b: 1.0),
         "the target does not change": changed(tau=lambda b: 0.0),
         "the target's own share is not reduced: tau of the online network is added": lambda f, b: (
@@ -665,7 +660,7 @@ def example_of_epsilon() -> Batch:
         "total_timesteps": 1000,
         "exploration_fraction": 0.5,
         "exploration_initial_eps": 0.9,
-        "exploration_final_eps": 0.1,
+        "exploration_final_eps": 0.05,
     }
 
 

@@ -8,9 +8,10 @@ trainings that are right (Bonferroni):
     more failures   more seeds end below half of what the reference's median seed reaches
     too alike       seeds differ less, or are copies of each other
 
-Other libraries have details of their own (what they do at a time limit, how they clip gradients),
-so a difference has to exceed a margin: 5% of the way from a random policy to the best known one,
-and a third of the spread. S seeds, K evaluations.
+Right libraries have details of their own (what they do at a time limit, how they clip gradients),
+so that a difference has to exceed a margin. Of the way from a random policy to the best known one
+it is 20% over training (rejax's PPO is 21% behind ours on Acrobot-v1, SBX's 10%) and 10% at the
+end; of the spread it is two thirds. S seeds, K evaluations.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SEEDS = 30  # of the reference
 FEWEST = 3  # of the other side
 LEVEL = 0.05  # of all tests together
 TESTS = 4
-MARGIN = 0.05  # of the range of scores
+MARGINS = {"slower": 0.2, "lower": 0.1}  # of the range of scores
 LAST_SHARE = 0.2  # of the training, whose evaluations are the late return
 SPREAD = 1 / 3  # of the reference's: a spread below is too small
 
@@ -138,31 +139,32 @@ def differences(reference: Reference, returns: ArrayLike, timesteps: ArrayLike |
         spreads = reference.returns[:, -1], theirs
     else:
         steps = np.asarray(timesteps, dtype=np.float64)
-        if steps[-1] > reference.timesteps[-1] * 1.05:
-            raise ValueError(
-                f"timesteps reach to {steps[-1]:g}: total_timesteps is {reference.timesteps[-1]:g}"
-            )
+        end = reference.timesteps[-1]
+        if not 0.9 * end <= steps[-1] <= 2 * end:
+            raise ValueError(f"timesteps end at {steps[-1]:g}, the reference at {end:g}")
+        within = steps <= 1.02 * end  # the last update may end a little later
+        steps, theirs = steps[within], theirs[:, within]
         ours = reference.at(steps)
         areas = [stats.area_under_curve(steps, side) for side in (ours, theirs)]
-        found += lower("slower: the mean return over training", *areas, scale)
+        found += lower("slower", "the mean return over training", *areas, scale)
         scores = late(steps, ours), late(steps, theirs)
         spreads = areas[0], areas[1]
         found += copies(theirs)
-    found += lower("lower: the mean return at the end", *scores, scale)
+    found += lower("lower", "the mean return at the end", *scores, scale)
     found += more_failures(*scores, reference.random)
     found += too_alike(*spreads)
     return found
 
 
-def lower(what: str, ours: Floats, theirs: Floats, scale: float) -> list[str]:
-    """Whether theirs are lower by more than the margin."""
-    margin = MARGIN * scale
+def lower(test: str, what: str, ours: Floats, theirs: Floats, scale: float) -> list[str]:
+    """Whether theirs are lower by more than the margin of a test."""
+    margin = MARGINS[test] * scale
     p = one_sided(theirs + margin, ours)
     if p >= LEVEL / TESTS:
         return []
     return [
-        f"{what} is {theirs.mean():.1f}, that of the reference {ours.mean():.1f}: lower by more "
-        f"than {margin:.1f} (p = {p:.2g})"
+        f"{test}: {what} is {theirs.mean():.1f}, that of the reference {ours.mean():.1f}: lower by "
+        f"more than {margin:.1f} (p = {p:.2g})"
     ]
 
 

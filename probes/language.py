@@ -113,7 +113,8 @@ def token_loss(
     samples = {"logprobs": old_logprobs, "reference": reference, "advantages": of_tokens}
     batch = SimpleNamespace(**{k: x.unsqueeze(0) for k, x in samples.items()})
     outputs = logprobs.unsqueeze(0), entropy.unsqueeze(0)
-    weights, config = weigh(mask.unsqueeze(0)), module.Config(**settings)
+    weights = weigh(mask.unsqueeze(0))
+    config = module.Config(**{k: x for k, x in settings.items() if hasattr(module.Config, k)})
     return module.policy_loss(*outputs, batch, weights, config).squeeze(0)
 
 

@@ -154,7 +154,7 @@ def sac_polyak(target, online, tau):
     return tau * online + (1 - tau) * target
 
 
-# ---- GRPO, for control and for language models (as TRL's grpo_trainer.py) -------------------------
+# ---- GRPO, for control and for language models (as TRL's grpo_trainer.py) ------------------------
 
 
 def grpo_advantages(rewards, alive, gamma):
@@ -230,7 +230,7 @@ def sb3_gae(rewards, values, next_values, terminated, truncated, gamma, gae_lamb
 
 
 class Model(SimpleNamespace):
-    """What stands for a model of SB3's while its `train` computes a loss: `loss` is the last one."""
+    """What stands for a model of SB3's while its `train` computes a loss."""
 
     def _update_learning_rate(self, optimizers: Any) -> None: ...
 
@@ -303,53 +303,83 @@ def sb3_dqn_loss(q_values, actions, rewards, terminated, next_q_values, gamma):
         _vec_normalize_env=None,
     )  # fmt: skip
     DQN.train(model, 1)
-    gradients = {"q_values.grad": q_values.grad, "next_q_values.grad": torch.zeros_like(q_values)}
-    assert next_q_values.grad is None
-    return {"loss": model.told["train/loss"]} | gradients
+    leaves = {"q_values": q_values, "next_q_values": next_q_values}
+    return {"loss": model.told["train/loss"]} | {
+        f"{k}.grad": gradient_of(x) for k, x in leaves.items()
+    }
 
 
-def sb3_sac(q_values: Tensor, **given: Any) -> Any:
-    """SAC.train of given critics and log-probabilities: what it logs, and what has gradients."""
-    columns = {"rewards": given["rewards"], "dones": given["terminated"].float()}
-    samples = {k: x.unsqueeze(1) for k, x in columns.items()}
-    data = SimpleNamespace(
-        **samples, observations=0, next_observations=1, actions=0, discounts=None
+def sb3_sac(
+    q_values=None, q_of_policy=None, logprobs=None, next_logprobs=None, rewards=None,
+    terminated=None, next_q_values=None, alpha=1.0, gamma=0.9, log_alpha=None, target_entropy=0.0,
+):  # fmt: skip
+    """SAC.train on given outputs of its networks; what is not given does not matter."""
+    some = next(x for x in (logprobs, next_logprobs) if x is not None)
+    zeros = torch.zeros_like(some, requires_grad=True)
+    q_values, q_of_policy, next_q_values = (
+        torch.zeros(2, len(some), requires_grad=True) if x is None else x
+        for x in (q_values, q_of_policy, next_q_values)
     )
-    of_states = {0: given["logprobs"], 1: given["next_logprobs"]}
-    critics = tuple(x.unsqueeze(1) for x in q_values)
-    targets = tuple(x.unsqueeze(1) for x in given["next_q_values"])
+    samples = {"rewards": zeros if rewards is None else rewards}
+    samples["dones"] = zeros if terminated is None else terminated.float()
+    columns = {k: x.detach().unsqueeze(1) for k, x in samples.items()}
+    states = {"observations": "now", "next_observations": "next", "actions": "taken"}
+    data = SimpleNamespace(**columns, **states, discounts=None)
     optimizer = SimpleNamespace(zero_grad=lambda: None, step=lambda: None)
+    of_states = {"now": logprobs, "next": next_logprobs}
+    of_states = {k: zeros if x is None else x for k, x in of_states.items()}
 
     class Critic:
-        def __init__(self) -> None:
-            self.optimizer = optimizer
+        """Of the actions that were taken, and of the policy's."""
 
-        def __call__(self, obs: Any, actions: Any) -> Any:
-            return critics
+        def __init__(self, **of_actions: Tensor) -> None:
+            self.of_actions, self.optimizer = of_actions, optimizer
+
+        def __call__(self, obs: str, actions: str) -> Any:
+            return tuple(x.unsqueeze(1) for x in self.of_actions[actions])
 
         def parameters(self) -> list[Tensor]:
             return []
 
-    actor = SimpleNamespace(action_log_prob=lambda obs: (obs, of_states[obs]), optimizer=optimizer)
-    log_alpha = given.get("log_alpha")
     model = model_with(
-        None, actor=actor, critic=Critic(), critic_target=lambda obs, actions: targets,
-        replay_buffer=SimpleNamespace(sample=lambda *args, **kwargs: data), gamma=given["gamma"],
-        ent_coef_optimizer=None if log_alpha is None else optimizer, log_ent_coef=log_alpha,
-        ent_coef_tensor=torch.tensor(given["alpha"]), target_entropy=given.get("target_entropy"),
-        use_sde=False, _vec_normalize_env=None, target_update_interval=2, tau=0.1, batch_norm_stats=[],
-        batch_norm_stats_target=[],
-    )  # fmt: skip
-    model.critic_target = type("Target", (), {
-        "__call__": lambda self, obs, actions: targets, "parameters": lambda self: []
-    })()  # fmt: skip
+        None,
+        actor=SimpleNamespace(
+            action_log_prob=lambda obs: (obs, of_states[obs]), optimizer=optimizer
+        ),
+        critic=Critic(taken=q_values, now=q_of_policy),
+        critic_target=Critic(next=next_q_values),
+        replay_buffer=SimpleNamespace(sample=lambda *args, **kwargs: data),
+        ent_coef_optimizer=None if log_alpha is None else optimizer,
+        log_ent_coef=log_alpha,
+        ent_coef_tensor=torch.tensor(alpha),
+        **{"gamma": gamma, "target_entropy": target_entropy, "use_sde": False, "tau": 0.1},
+        **{"_vec_normalize_env": None, "target_update_interval": 1},
+        **{"batch_norm_stats": [], "batch_norm_stats_target": []},
+    )
     SAC.train(model, 1)
     return model.told
 
 
+def gradient_of(x: Tensor) -> Tensor:
+    return torch.zeros_like(x) if x.grad is None else x.grad
+
+
 def sb3_sac_critic_loss(q_values, rewards, terminated, next_q_values, next_logprobs, alpha, gamma):
     told = sb3_sac(
-        q_values.detach(), rewards=rewards, terminated=terminated, next_q_values=next_q_values,
-        next_logprobs=next_logprobs, logprobs=next_logprobs, alpha=alpha, gamma=gamma,
+        q_values, rewards=rewards, terminated=terminated, next_q_values=next_q_values,
+        next_logprobs=next_logprobs, alpha=alpha, gamma=gamma,
     )  # fmt: skip
-    return told["train/critic_loss"]
+    leaves = {"q_values": q_values, "next_q_values": next_q_values, "next_logprobs": next_logprobs}
+    return {"loss": told["train/critic_loss"]} | {
+        f"{k}.grad": gradient_of(x) for k, x in leaves.items()
+    }
+
+
+def sb3_sac_actor_loss(logprobs, q_values, alpha):
+    told = sb3_sac(q_of_policy=q_values, logprobs=logprobs, alpha=alpha)
+    return of_gradients(told["train/actor_loss"], logprobs=logprobs, q_values=q_values)
+
+
+def sb3_sac_alpha_loss(log_alpha, logprobs, target_entropy):
+    told = sb3_sac(logprobs=logprobs, log_alpha=log_alpha, target_entropy=target_entropy)
+    return of_gradients(told["train/ent_coef_loss"], log_alpha=log_alpha)
