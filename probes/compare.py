@@ -108,7 +108,8 @@ def outputs_of(function: Function, batch: Batch, formula: Formula) -> Outputs:
         return {k: as_tensor(x).detach().double() for k, x in found.items()}
     outputs = {formula.output.partition(" ")[0]: as_tensor(found).detach().double()}
     if leaves and isinstance(found, Tensor):
-        total, gradients = found.sum(), [None] * len(leaves)
+        total = found.sum()
+        gradients: Sequence[Tensor | None] = [None] * len(leaves)
         if total.requires_grad:
             gradients = torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
         for (k, x), g in zip(leaves.items(), gradients, strict=True):

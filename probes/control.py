@@ -200,7 +200,7 @@ def ppo_loss(
     advantages: Tensor, returns: Tensor, clip_range: float, clip_value_range: float,
     value_coef: float, entropy_coef: float, normalize_advantage: bool,
 ) -> Any:  # fmt: skip
-    coefficients = {"value_coef": value_coef, "entropy_coef": entropy_coef}
+    coefficients: Batch = {"value_coef": value_coef, "entropy_coef": entropy_coef}
     config = ppo.Config(
         **coefficients, clip_value_range=clip_value_range, normalize_advantage=normalize_advantage
     )
@@ -214,7 +214,7 @@ def a2c_loss(
     logprobs: Tensor, entropy: Tensor, values: Tensor, advantages: Tensor, returns: Tensor,
     value_coef: float, entropy_coef: float, normalize_advantage: bool,
 ) -> Any:  # fmt: skip
-    coefficients = {"value_coef": value_coef, "entropy_coef": entropy_coef}
+    coefficients: Batch = {"value_coef": value_coef, "entropy_coef": entropy_coef}
     config = a2c.Config(**coefficients, normalize_advantage=normalize_advantage)
     samples = (x.unsqueeze(0) for x in (values.detach(), advantages, returns))
     batch: Any = a2c.Batch(None, None, *samples)  # type: ignore[arg-type]
@@ -364,8 +364,11 @@ OF_PPO: dict[str, Mistake] = OF_ACTOR_CRITIC | {
 def ratios(logprobs: Tensor, old_logprobs: Tensor) -> Any:
     """-M times the gradient of the unclipped loss with respect to the advantages."""
     weights = torch.ones_like(logprobs, requires_grad=True)
-    of_value = dict.fromkeys(("entropy", "values", "old_values", "returns"), logprobs.detach())
-    settings = dict.fromkeys(("clip_range", "clip_value_range", "value_coef", "entropy_coef"), 0.0)
+    names = "entropy", "values", "old_values", "returns"
+    of_value: Batch = dict.fromkeys(names, logprobs.detach())
+    settings: Batch = dict.fromkeys(
+        ("clip_range", "clip_value_range", "value_coef", "entropy_coef"), 0.0
+    )
     loss = ppo_loss(
         logprobs.detach(), old_logprobs.detach(), advantages=weights, **of_value, **settings,
         normalize_advantage=False,
@@ -508,8 +511,8 @@ def importance_weights(probabilities: Tensor, beta: float) -> Any:
 
 def weighted_loss(q_values: Tensor, targets: Tensor, weights: Tensor, loss: str) -> Any:
     config = rainbow.Config(distribution="none", loss=loss)  # type: ignore[arg-type]
-    columns = (x.view(-1, 1, 1) for x in (q_values, targets))  # a loss per sample
-    losses, _ = rainbow.losses_of(*columns, targets, config)  # type: ignore[call-arg]
+    outputs, goals = (x.view(1, -1, 1) for x in (q_values, targets))
+    losses, _ = rainbow.losses_of(outputs, goals, goals, config)
     return (losses.flatten() * weights).mean()
 
 
@@ -578,27 +581,24 @@ class Watcher(Run):
 
     def __init__(self, config: dqn.Config) -> None:
         super().__init__(config, [0])
-        self.counts: list[int] = []
+        self.networks: list[nn.Module] = []  # the online one, and the target
+        self.counts = [0]
 
-    def restore(self, objects: Any, *variables: Any) -> Any:
-        self.net, self.target = objects[:2]
-        self.move()
-        return super().restore(objects, *variables)
+    def begin_with(self, policy: Any) -> Any:
+        self.networks.append(policy)
+        return policy
 
-    def move(self) -> None:
+    def evaluate_if_due(self, *args: Any) -> None:
         """Let the networks differ, so that an update of the target is seen."""
+        online, target = self.networks
         with torch.no_grad():
-            for p in self.net.parameters():
+            for p in online.parameters():
                 p.add_(1.0)
-        self.before = [p.detach().clone() for p in self.target.parameters()]
+        self.before = [p.detach().clone() for p in target.parameters()]
 
-    def log(self, timestep: Any, metrics: Any, *rest: Any) -> None:
-        after = list(self.target.parameters())
-        same = all(torch.equal(x, y) for x, y in zip(self.before, after, strict=True))
-        self.counts.append((self.counts[-1] if self.counts else 0) + (not same))
-        self.move()
-
-    def evaluate_if_due(self, *args: Any) -> None: ...
+    def log(self, *args: Any) -> None:
+        pairs = zip(self.before, self.networks[1].parameters(), strict=True)
+        self.counts.append(self.counts[-1] + (not all(torch.equal(x, y) for x, y in pairs)))
 
     def save_if_due(self, *args: Any) -> None: ...
 
@@ -614,12 +614,12 @@ def target_updates(
     )  # fmt: skip
     watcher = Watcher(config)
     dqn.train(config, watcher)
-    return torch.tensor(watcher.counts)
+    return torch.tensor(watcher.counts[1:])
 
 
 def example_of_updates() -> Batch:
     sizes = {"num_envs": 4, "train_freq": 2, "target_update_interval": 40}
-    return {"total_timesteps": 1280, **sizes}
+    return {"total_timesteps": 640, **sizes}
 
 
 def interval_times(factor: Callable[[Batch], int]) -> Mistake:

@@ -149,10 +149,9 @@ def differences(reference: Reference, theirs: Floats, steps: Floats | None) -> l
         within = steps <= 1.02 * end  # the last update may end a little later
         steps, theirs = steps[within], theirs[:, within]
         ours = reference.at(steps)
-        areas = [stats.area_under_curve(steps, side) for side in (ours, theirs)]
-        found += lower("slower", "the mean return over training", *areas, scale)
+        spreads = stats.area_under_curve(steps, ours), stats.area_under_curve(steps, theirs)
+        found += lower("slower", "the mean return over training", *spreads, scale)
         scores = late(steps, ours), late(steps, theirs)
-        spreads = areas[0], areas[1]
         found += copies(theirs)
     found += lower("lower", "the mean return at the end", *scores, scale)
     found += more_failures(*scores, reference.random)
@@ -187,7 +186,7 @@ def more_failures(ours: Floats, theirs: Floats, random: float) -> list[str]:
     bar = (random + float(np.median(np.concatenate([ours, theirs])))) / 2
     failed = [int((side < bar).sum()) for side in (theirs, ours)]
     table = [[k, len(side) - k] for k, side in zip(failed, (theirs, ours), strict=True)]
-    p = float(fisher_exact(table, "greater").pvalue)
+    p = float(fisher_exact(np.array(table), "greater").pvalue)
     if p >= LEVEL / TESTS:
         return []
     return [
