@@ -19,11 +19,17 @@ from typing import Any
 from torch import Tensor
 
 from manyseeds import room
-from manyseeds.probes import compare, control, language
+from manyseeds.probes import actor_critic, compare, dqn, grpo, language, sac
 from manyseeds.probes.curves import learns_like
 
 NAME = room(__name__)
-FORMULAS = control.FORMULAS | language.FORMULAS
+FORMULAS = {
+    **actor_critic.FORMULAS,
+    **dqn.FORMULAS,
+    **sac.FORMULAS,
+    **grpo.FORMULAS,
+    **language.FORMULAS,
+}
 
 __all__ = ["FORMULAS", "check", "example", "learns_like"]
 

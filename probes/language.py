@@ -14,7 +14,8 @@ from torch import Tensor
 
 from manyseeds.llm_track import dapo, dr_grpo, grpo
 from manyseeds.probes.compare import Batch, Formula, Function, Mistake, changed
-from manyseeds.probes.control import OF_SURROGATE, later, normal, one_seed, without
+from manyseeds.probes.examples import later, normal, one_seed, without
+from manyseeds.probes.grpo import OF_SURROGATE
 
 TOKENS = ("logprobs", "old_logprobs", "reference", "entropy", "mask")
 LENGTHS = (5, 11, 1, 7, 8, 3)  # of the completions of the example
