@@ -57,8 +57,8 @@ def check(name: str, yours: Any, /, **batch: Any) -> list[str]:
     numbers it is needed.
 
     Returns the mistakes that this batch could not have shown, none of them for the example. Raises
-    AssertionError with the most probable mistake where a number differs by more than 0.1% and
-    0.01% of the largest; TypeError for a batch that lacks something.
+    AssertionError with the most probable mistake where a number differs by more than 0.1% of itself
+    and of the largest; TypeError for a batch that lacks something or has another shape.
     """
     return compare.check(formula_of(name), name, yours, batch)
 

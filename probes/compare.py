@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,8 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-RELATIVE = 1e-3  # of a number: float32, and a small number that is added to a divisor
-ABSOLUTE = 1e-4  # of the largest number
+# What may differ, of a number and of the largest one: by float32, and by the small number that is
+# added to a divisor.
+RELATIVE = ABSOLUTE = 1e-3
+TINY = 1e-6  # what may differ where all is 0
 
 Batch = dict[str, Any]  # tensors without a seed axis, and hyperparameters
 Function = Callable[..., Any]  # of a batch by name: a tensor, or several by name
@@ -49,7 +52,7 @@ def check(formula: Formula, name: str, yours: Any, given: Mapping[str, Any]) -> 
     batch = {**(formula.example() if callable(yours) else {}), **given}
     if missing := [x for x in formula.shapes if x not in batch and x not in formula.optional]:
         raise TypeError(f"{name}: {', '.join(missing)} missing; {signature_text(formula)}")
-    batch = {k: as_tensor(x) if formula.shapes[k] else x for k, x in batch.items()}
+    batch = in_shape(batch, name, formula)
     if callable(yours):
         found = outputs_of(named(yours, name, formula), in_single_precision(batch), formula)
     else:
@@ -62,9 +65,10 @@ def check(formula: Formula, name: str, yours: Any, given: Mapping[str, Any]) -> 
         if x.shape != right[key].shape:
             shapes = list(x.shape), list(right[key].shape)
             raise AssertionError(f"{name}: {key} has shape {shapes[0]}, not {shapes[1]}")
-    wrong = dict(tried(formula, batch, formula.mistakes.items()))
     if equal(found, right):
-        return unseen(formula, batch, wrong, right)
+        own = any(formula.shapes[k] for k in given)  # the example shows all mistakes
+        return unseen(formula, batch, right) if own else []
+    wrong = dict(tried(formula, batch, formula.mistakes.items()))
     raise AssertionError(f"{name}: {explained(found, right, wrong, formula, batch)}")
 
 
@@ -78,6 +82,24 @@ def as_tensor(x: Any) -> Tensor:
     """An array of any library; numbers in float64."""
     tensor = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def in_shape(batch: Batch, name: str, formula: Formula) -> Batch:
+    """The batch as tensors of the example's types; raises TypeError for other shapes."""
+    example, sizes, found = formula.example(), dict[str, int](), Batch(batch)
+    for k, x in batch.items():
+        if not (shape := formula.shapes[k]):
+            continue
+        tensor = found[k] = as_tensor(x).to(example[k].dtype)
+        letters = re.findall(r"\w+", shape)
+        if len(letters) == tensor.dim():
+            for letter, n in zip(letters, tensor.shape, strict=True):
+                sizes.setdefault(letter, int(letter) if letter.isdigit() else n)
+        if [sizes.get(letter) for letter in letters] != list(tensor.shape):
+            known = ", ".join(f"{k} = {n}" for k, n in sizes.items() if not k.isdigit())
+            told = f" with {known}" if known else ""
+            raise TypeError(f"{name}: {k} has shape {list(tensor.shape)}, not {shape}{told}")
+    return found
 
 
 def in_single_precision(batch: Batch) -> Batch:
@@ -130,15 +152,14 @@ def tried(formula: Formula, batch: Batch, mistakes: Any) -> Iterator[tuple[str, 
                 raise
 
 
-def unseen(
-    formula: Formula, batch: Batch, wrong: Mapping[str, Outputs], right: Outputs
-) -> list[str]:
+def unseen(formula: Formula, batch: Batch, right: Outputs) -> list[str]:
     """The mistakes that this batch cannot show, but the example would, at its hyperparameters."""
     settings = {k: x for k, x in batch.items() if not formula.shapes[k]}
     example = formula.example() | settings
     known = outputs_of(formula.compute, example, formula)
-    found = dict(tried(formula, example, formula.mistakes.items()))
-    return [text for text, x in wrong.items() if equal(x, right) and not equal(found[text], known)]
+    shown = dict(tried(formula, example, formula.mistakes.items()))
+    wrong = tried(formula, batch, formula.mistakes.items())
+    return [text for text, x in wrong if equal(x, right) and not equal(shown[text], known)]
 
 
 def made(mistake: Mistake, function: Function) -> Function:
@@ -167,7 +188,7 @@ def changed(**changes: Callable[[Batch], Any]) -> Mistake:
 def close(x: Tensor, right: Tensor) -> Tensor:
     """Where numbers are equal but for rounding, bool."""
     scale = right.abs().amax() if right.numel() else 0.0
-    return (x - right).abs() <= RELATIVE * right.abs() + ABSOLUTE * scale
+    return (x - right).abs() <= RELATIVE * right.abs() + ABSOLUTE * scale + TINY
 
 
 def equal(outputs: Outputs, right: Outputs) -> bool:

@@ -79,6 +79,11 @@ def dqn_loss(
     return F.mse_loss(td_target, old_val)
 
 
+def dqn_target(rewards, terminated, next_q_values, gamma):
+    target_max, _ = next_q_values.max(dim=1)
+    return rewards + gamma * target_max * (1 - terminated.float())
+
+
 def dqn_double_target(rewards, terminated, next_q_values, online_next_q_values, gamma):
     best = online_next_q_values.argmax(dim=1, keepdim=True)
     values = next_q_values.gather(1, best).squeeze(1)
@@ -116,6 +121,11 @@ def dqn_epsilon(
 
 
 # ---- CleanRL's sac_continuous_action.py, with SB3's factor of the critics' loss ------------------
+
+
+def sac_target(rewards, terminated, next_q_values, next_logprobs, alpha, gamma):
+    min_qf_next_target = next_q_values.min(0).values - alpha * next_logprobs
+    return rewards + (1 - terminated.float()) * gamma * min_qf_next_target
 
 
 def sac_critic_loss(
@@ -172,6 +182,19 @@ def grpo_advantages(rewards, alive, gamma):
     return advantages
 
 
+def grpo_loss(
+    logprobs, old_logprobs, reference, entropy, advantages, mask, clip_range, clip_range_high,
+    kl_coef, entropy_coef,
+):  # fmt: skip
+    kept = [x[mask] for x in (logprobs, old_logprobs, reference, entropy, advantages)]
+    logprobs, old_logprobs, reference, entropy, advantages = kept
+    ratio = (logprobs - old_logprobs).exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range_high)
+    kl = (reference - logprobs).exp() - (reference - logprobs) - 1
+    objective = torch.min(ratio * advantages, clipped * advantages) - kl_coef * kl
+    return -(objective + entropy_coef * entropy).mean()
+
+
 def llm_advantages(rewards):
     mean = rewards.mean(dim=1, keepdim=True)
     std = rewards.std(dim=1, keepdim=True)
@@ -191,6 +214,10 @@ def llm_loss(
     per_token_loss = per_token_loss + kl_coef * per_token_kl - entropy_coef * entropy
     tokens = completion_mask.sum(-1).clamp(min=1.0)
     return ((per_token_loss * completion_mask).sum(-1) / tokens).mean()
+
+
+def llm_dr_grpo_advantages(rewards):
+    return rewards - rewards.mean(dim=1, keepdim=True)
 
 
 def llm_dapo_loss(

@@ -25,23 +25,29 @@ RIGHT: dict[str, list[Callable[..., Any]]] = {
     "ppo.normalized": [others.ppo_normalized],
     "a2c.loss": [others.a2c_loss, others.sb3_a2c_loss],
     "dqn.loss": [others.dqn_loss],
+    "dqn.target": [others.dqn_target],
     "dqn.double_target": [others.dqn_double_target],
     "dqn.polyak": [others.dqn_polyak],
     "dqn.importance_weights": [others.dqn_importance_weights],
     "dqn.weighted_loss": [others.dqn_weighted_loss],
     "dqn.target_updates": [others.dqn_target_updates],
     "dqn.epsilon": [others.dqn_epsilon],
+    "sac.target": [others.sac_target],
     "sac.critic_loss": [others.sac_critic_loss, others.sb3_sac_critic_loss],
     "sac.actor_loss": [others.sac_actor_loss, others.sb3_sac_actor_loss],
     "sac.alpha_loss": [others.sac_alpha_loss, others.sb3_sac_alpha_loss],
     "sac.logprobs": [others.sac_logprobs],
     "sac.polyak": [others.sac_polyak],
     "grpo.advantages": [others.grpo_advantages],
+    "grpo.loss": [others.grpo_loss],
     "llm.grpo.advantages": [others.llm_advantages],
     "llm.grpo.loss": [others.llm_loss],
     "llm.dapo.advantages": [others.llm_advantages],
+    "llm.dr_grpo.advantages": [others.llm_dr_grpo_advantages],
+    "llm.dapo.loss": [others.llm_dapo_loss],
+    "llm.dr_grpo.loss": [others.llm_dr_grpo_loss],
 }
-# SB3's DQN has Huber's loss. The functions of DAPO and Dr. GRPO have neither a KL nor an entropy.
+# The functions of DAPO and Dr. GRPO have neither a KL nor an entropy.
 SETTINGS: dict[str, dict[str, Any]] = {
     "llm.dapo.loss": {"kl_coef": 0.0, "entropy_coef": 0.0},
     "llm.dr_grpo.loss": {"kl_coef": 0.0, "entropy_coef": 0.0},
@@ -54,13 +60,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
     ids=lambda x: x if isinstance(x, str) else x.__name__,
 )
 def test_right_code_passes(name: str, right: Callable[..., Any]) -> None:
-    assert check(name, right) == []
+    assert check(name, right, **SETTINGS.get(name, {})) == []
+
+
+def test_every_formula_has_right_code_of_others() -> None:
+    assert RIGHT.keys() == FORMULAS.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in RIGHT if name != "dqn.target_updates"])
+def test_right_code_passes_on_other_batches(name: str) -> None:
+    """On five, with the example's numbers in another order: no two belong together."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        batch = example(name) | SETTINGS.get(name, {})
+        for k, x in batch.items():
+            if isinstance(x, np.ndarray) and k not in ("alive", "lengths"):
+                batch[k] = rng.permutation(x.flatten()).reshape(x.shape)
+        right = [f for f in RIGHT[name] if f is not others.sb3_gae]  # V of the next step is its own
+        for function in right:
+            check(name, function, **batch)
 
 
 def test_right_code_with_other_settings_passes() -> None:
     check("dqn.loss", others.sb3_dqn_loss, loss="huber")
-    check("llm.dapo.loss", others.llm_dapo_loss, **SETTINGS["llm.dapo.loss"])
-    check("llm.dr_grpo.loss", others.llm_dr_grpo_loss, **SETTINGS["llm.dr_grpo.loss"])
     check("ppo.loss", others.sb3_ppo_loss, normalize_advantage=False, value_coef=0.25)
     check("a2c.loss", others.sb3_a2c_loss, normalize_advantage=True)
 
@@ -187,6 +209,11 @@ BUGS = [
     Bug("grpo.advantages", others.grpo_advantages, " / (peers.std() + 1e-8)", "",
         "not divided by the standard deviation"),
     Bug("grpo.advantages", others.grpo_advantages, "peers - peers.mean()", "peers", ""),
+    Bug("grpo.loss", others.grpo_loss, "x[mask]", "x", "the mask is not used"),
+    Bug("grpo.loss", others.grpo_loss, "- kl_coef", "+ kl_coef", "the KL has the wrong sign"),
+    Bug("grpo.loss", others.grpo_loss, "torch.min(", "torch.max(", "on the wrong side"),
+    Bug("sac.target", others.sac_target, "next_q_values.min(0).values", "next_q_values.mean(0)",
+        "the mean of both critics"),
     Bug("llm.grpo.advantages", others.llm_advantages, "dim=1", "dim=0", "compared over prompts"),
     Bug("llm.grpo.advantages", others.llm_advantages, ".std(dim=1, ", ".std(dim=1, correction=0, ",
         "ddof 0"),
@@ -313,6 +340,19 @@ def test_numbers_need_their_batch_and_tell_what_it_cannot_show() -> None:
         check("ppo.advantages", numbers, **batch)
 
 
+def test_flags_may_be_numbers() -> None:
+    batch = example("dqn.target")
+    found = check(
+        "dqn.target",
+        lambda rewards, terminated, next_q_values, gamma: (
+            rewards + gamma * next_q_values.amax(1) * ~terminated
+        ),
+        terminated=batch["terminated"].astype(np.float32),
+        truncated=list(batch["truncated"]),
+    )
+    assert found == []
+
+
 def test_gradients_are_compared_where_numbers_have_them() -> None:
     batch = {
         k: torch.as_tensor(x) if isinstance(x, np.ndarray) else x
@@ -339,6 +379,14 @@ def test_gradients_are_compared_where_numbers_have_them() -> None:
         ("ppo.ratio", lambda logprobs: logprobs[1:], {}, AssertionError, "shape [36], not [37]"),
         ("ppo.ratio", lambda logprobs: logprobs * torch.nan, {}, AssertionError, "ratio: NaN."),
         ("ppo.ratio", lambda logprobs: logprobs, {"clip": 1}, TypeError, "no clip; it is"),
+        ("ppo.ratio", lambda logprobs: logprobs, {"logprobs": np.ones(3)}, TypeError,
+         "old_logprobs has shape [37], not [M] with M = 3"),
+        ("dqn.polyak", lambda tau: tau, {"online": np.ones((3, 1))}, TypeError,
+         "online has shape [3, 1], not [P] with P = 7"),
+        ("sac.actor_loss", [0.0], {"logprobs": [1.0], "q_values": [[1.0]], "alpha": 1}, TypeError,
+         "q_values has shape [1, 1], not [2, M] with M = 1"),
+        ("sac.actor_loss", [0.0], {"logprobs": [1.0], "q_values": [[1.0], [2.0]], "alpha": 1},
+         AssertionError, "loss has shape [1], not []"),
     ],
 )  # fmt: skip
 def test_what_is_refused(name: str, yours: Any, given: Any, error: Any, said: str) -> None:
