@@ -13,7 +13,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ class Formula:
     output: str  # its name, and its shape
     shapes: Mapping[str, str]  # of the batch; empty: a number
     differentiated: Sequence[str] = ()  # a loss is compared with its gradient with respect to these
-    optional: Sequence[str] = field(default=())  # what only mistakes need
+    optional: Sequence[str] = ()  # what only mistakes need
 
 
 def check(formula: Formula, name: str, yours: Any, given: Mapping[str, Any]) -> list[str]:
@@ -80,7 +80,7 @@ def signature_text(formula: Formula) -> str:
 
 def as_tensor(x: Any) -> Tensor:
     """An array of any library; numbers in float64."""
-    tensor = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+    tensor = x.cpu() if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
@@ -103,8 +103,9 @@ def in_shape(batch: Batch, name: str, formula: Formula) -> Batch:
 
 
 def in_single_precision(batch: Batch) -> Batch:
+    """A copy, which other code may write to."""
     return {
-        k: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
+        k: (x.float() if x.is_floating_point() else x.clone()) if isinstance(x, Tensor) else x
         for k, x in batch.items()
     }
 

