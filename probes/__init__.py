@@ -56,7 +56,8 @@ def check(name: str, yours: Any, /, **batch: Any) -> list[str]:
     shapes. For a function it may be left out, or any part of it: then it is `example(name)`. For
     numbers it is needed.
 
-    Returns the mistakes that this batch could not have shown, none of them for the example. Raises
+    Returns the mistakes that these numbers could not have shown, by a batch of your own that lacks
+    something, or of a loss without gradients. Raises
     AssertionError with the most probable mistake where a number differs by more than 0.1% of itself
     and of the largest; TypeError for a batch that lacks something or has another shape.
     """

@@ -259,7 +259,7 @@ def target_updates(
 
 def example_of_updates() -> Batch:
     sizes = {"num_envs": 4, "train_freq": 2, "target_update_interval": 40}
-    return {"total_timesteps": 640, **sizes}
+    return {"total_timesteps": 320, **sizes}
 
 
 def interval_times(factor: Callable[[Batch], int]) -> Mistake:

@@ -409,4 +409,5 @@ def sb3_sac_actor_loss(logprobs, q_values, alpha):
 
 def sb3_sac_alpha_loss(log_alpha, logprobs, target_entropy):
     told = sb3_sac(logprobs=logprobs, log_alpha=log_alpha, target_entropy=target_entropy)
+    # The log-probabilities also have the gradient of the actor's loss.
     return of_gradients(told["train/ent_coef_loss"], log_alpha=log_alpha)
