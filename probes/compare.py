@@ -9,10 +9,10 @@ Shapes as in our files, without their first dimension, the seed: T steps, N envi
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -148,10 +148,14 @@ def outputs_of(function: Function, batch: Batch, formula: Formula) -> Outputs:
 def tried(formula: Formula, batch: Batch, mistakes: Any) -> Iterator[tuple[str, Outputs]]:
     """The texts of mistakes with what they compute."""
     for text, mistake in mistakes:
-        # A batch may lack what a mistake needs, or be too small for it, and two may exclude each
-        # other. Tests hold that each can be computed of the example.
-        with contextlib.suppress(Exception):
-            yield text, outputs_of(made(mistake, formula.compute), batch, formula)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                outputs = outputs_of(made(mistake, formula.compute), batch, formula)
+        except Exception:
+            # A batch may lack what a mistake needs, or be too small for it, and two may exclude
+            # each other. Tests hold that each can be computed of the example.
+            continue
+        yield text, outputs
 
 
 def unseen(formula: Formula, batch: Batch, right: Outputs) -> list[str]:
