@@ -85,7 +85,7 @@ define LINT
 $(PY) -m ruff check .
 $(PY) -m ruff format --check .
 rm -rf build/package && mkdir -p build/package/manyseeds
-ln -s $(CURDIR)/manyseeds/* $(CURDIR)/envs $(CURDIR)/algos $(CURDIR)/llm_track $(CURDIR)/benchmarks build/package/manyseeds
+ln -s $(CURDIR)/manyseeds/* $(CURDIR)/envs $(CURDIR)/algos $(CURDIR)/llm_track $(CURDIR)/probes $(CURDIR)/benchmarks build/package/manyseeds
 $(PY) -m mypy
 cd build/package && $(CURDIR)/$(VENV)/bin/lint-imports --config $(CURDIR)/pyproject.toml
 endef

@@ -37,7 +37,7 @@ PAGES += (
     ".github/pull_request_template.md",
 )
 PAGES += tuple(sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-ROOMS = "manyseeds|envs|algos|llm_track|benchmarks|tests"
+ROOMS = "manyseeds|envs|algos|llm_track|probes|benchmarks|tests"
 
 
 def anchors(page: Path) -> set[str]:

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from manyseeds import ROOMS
+from manyseeds import PROBES, ROOMS
 from manyseeds.benchmarks.__main__ import module_behind
 from manyseeds.digest import PACKAGE, ROOT
 from tests.processes import Script
 
-ALL_ROOMS = (PACKAGE, *ROOMS)
+ALL_ROOMS = (PACKAGE, *ROOMS, PROBES)
 ABOVE = {
-    "manyseeds": ("envs", "algos", "llm_track", "benchmarks"),
-    "envs": ("algos", "llm_track", "benchmarks"),
-    "algos": ("llm_track", "benchmarks"),
-    "llm_track": ("algos", "benchmarks"),
+    "manyseeds": ("envs", "algos", "llm_track", "probes", "benchmarks"),
+    "envs": ("algos", "llm_track", "probes", "benchmarks"),
+    "algos": ("llm_track", "probes", "benchmarks"),
+    "llm_track": ("algos", "probes", "benchmarks"),
+    "probes": ("benchmarks",),
 }
 
 
@@ -75,7 +76,7 @@ def imports(path: Path) -> Iterator[str]:
 def test_the_foundation_imports_no_room() -> None:
     for path in (ROOT / PACKAGE).rglob("*.py"):
         assert not [
-            x for x in imports(path) if x.startswith(tuple(f"{PACKAGE}.{r}" for r in ROOMS))
+            x for x in imports(path) if x.startswith(tuple(f"{PACKAGE}.{r}" for r in ALL_ROOMS[1:]))
         ]
 
 
@@ -83,7 +84,7 @@ def test_no_module_has_two_names(tmp_path: Path) -> None:
     """A room is imported as manyseeds.ROOM alone, though its folder may be on the path."""
     files = [path for room in (*ALL_ROOMS, "tests") for path in (ROOT / room).rglob("*.py")]
     for path in files:
-        assert not [x for x in imports(path) if x.partition(".")[0] in ROOMS], path
+        assert not [x for x in imports(path) if x.partition(".")[0] in ALL_ROOMS[1:]], path
     script = tmp_path / "script.py"
     script.write_text(
         "import runpy, sys\n"
@@ -97,7 +98,7 @@ def test_no_module_has_two_names(tmp_path: Path) -> None:
     assert done.poll() == 0, done.stderr
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", ALL_ROOMS[1:])
 def test_the_name_of_a_folder_alone_imports_nothing(room: str, monkeypatch: Any) -> None:
     """It would be another copy of its modules, whose code no digest sees."""
     monkeypatch.syspath_prepend(ROOT)
