@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyseeds.cli import Preset, RunConfig, flag, hints_of, subject_of
-from manyseeds.digest import ROOT
+from manyseeds.digest import room_file, typed
 
 WIDTH = 100  # columns at most, and where the output is no terminal
 LINE = 56  # letters of a docstring that fit beside a flag
@@ -89,7 +89,8 @@ def show_help(
         if rare := [flag(name) for name in RARE if name in docs and not details]:
             console.print(f"Only in --details: {', '.join(rare)}.")
         if not details and owner:
-            console.print(f"The flags of {owner} are also accepted: python {owner} --help")
+            other = typed(room_file(owner))
+            console.print(f"The flags of {owner} are also accepted: {other} --help")
     try:
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
     except BrokenPipeError:  # read by `head`, say
@@ -104,12 +105,10 @@ def taken_from(config_class: type) -> str:
 
 def usage(config_class: type) -> str:
     """The line that says what is typed."""
-    script = Path(sys.argv[0]).resolve()
-    name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     hints = hints_of(config_class)
     names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
     places = [name.upper() for name in names if is_positional(hints[name])]
-    return " ".join([f"usage: python {name}", *places, "[flags]"])
+    return " ".join([f"usage: {typed(Path(sys.argv[0]).resolve())}", *places, "[flags]"])
 
 
 def grouped(config_class: type) -> dict[str, list[dataclasses.Field[Any]]]:

@@ -18,7 +18,7 @@ from typing import Any
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
 from manyseeds.benchmarks.experiments.verdicts import EQUIVALENT_FROM, LOOKS, OURS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
-from manyseeds.digest import PACKAGE, ROOT, origin_of
+from manyseeds.digest import PACKAGE, origin_of, room_file
 from manyseeds.record import RunFolder, plural, read_config
 from manyseeds.runs.set_aside import code_of, differs
 from manyseeds.runs.stale import KINDS, digest_today
@@ -75,7 +75,7 @@ class Cell:
         workers: processes of a baseline, whose seeds are not one batch. seeds: consecutive ones,
         instead of all.
         """
-        words = [os.path.relpath(ROOT / self.script)]
+        words = [os.path.relpath(room_file(self.script))]
         if self.source != "manyseeds":
             words += ["--algo", self.algo]
         words += ["--env" if self.package == "algos" else "--task", self.env]
