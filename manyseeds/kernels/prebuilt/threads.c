@@ -5,6 +5,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+// Another library of the process may have functions of these names.
+#pragma GCC visibility push(hidden)
+
 enum { ARGUMENTS = 8 };  // that a parallel region may share
 
 typedef void region(int32_t *thread, int32_t *bound, void *, void *, void *, void *, void *, void *,
@@ -119,3 +122,5 @@ void __kmpc_for_static_init_4(void *where, int32_t thread, int32_t kind, int32_t
 }
 
 void __kmpc_for_static_fini(void *where, int32_t thread) { (void)where, (void)thread; }
+
+#pragma GCC visibility pop
