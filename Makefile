@@ -19,8 +19,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install trackers smol benchmark report site films browser axe test test-all test-peers verify gpu-check lint check-arm64 \
-  format peers jax-env ray-env slurm-test clean FORCE
+.PHONY: help install trackers smol wheel benchmark report site films browser axe test test-all test-peers \
+  test-wheel verify gpu-check lint check-arm64 format peers jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,10 @@ endef
 test-peers: install ray-env peers slurm-test ## tests that need Ray, JAX, RLtools or Slurm, with their environments
 	$(PY) -m pytest -rs tests/benchmarks/test_launchers.py tests/benchmarks/test_interchange.py tests/benchmarks/test_throughput.py
 
+# A wheel of the present C code, so that nothing of it is skipped but what another CPU has.
+test-wheel: install wheel ## tests of the package without a checkout, with a wheel
+	$(PY) -m pytest -rs tests/foundation/test_wheel.py
+
 gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed
 	$(PY) benchmarks/gpu_check.py
 
@@ -96,10 +100,18 @@ compilers: .venv-zig/.installed ## clang (Debian) and zig cc, for benchmarks/por
 	"make: there is no apt-get here; install clang by hand" >&2; exit 1; }; \
 	apt-get update && apt-get install -y --no-install-recommends clang libomp-dev; }
 
-.venv-zig/.installed:
-	$(PYTHON) -m venv .venv-zig
-	.venv-zig/bin/python -m pip install --quiet ziglang
+.venv-zig/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear .venv-zig
+	.venv-zig/bin/python -m pip install --quiet build $(BUILT_WITH)
 	@touch $@
+
+# What pyproject.toml asks for to build.
+BUILT_WITH := $(shell sed -n '/^\[build-system\]/,/^\[project\]/s/^requires = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
+
+# zig compiles about three minutes; what it has compiled before it takes from its cache.
+wheel: .venv-zig/.installed ## a wheel with prebuilt kernels and a source archive, in dist
+	rm -rf dist
+	.venv-zig/bin/python -m build --no-isolation
 
 # Needs Debian's gcc-aarch64-linux-gnu and qemu-user-static.
 check-arm64: install build/arm64/.installed ## short trainings on an emulated arm64, compared with the stored bits
@@ -138,7 +150,7 @@ format: install ## rewrite the code in the project's style
 	$(PY) -m ruff format .
 
 clean: ## remove the environments and caches, never results
-	rm -rf .venv .venv-jax .venv-rltools .venv-ray build *.egg-info
+	rm -rf .venv .venv-jax .venv-rltools .venv-ray .venv-zig build dist *.egg-info
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -404,6 +404,7 @@ def parse(
     """Parse the command line; a mistake prints one line and exits with status 2."""
     args = list(sys.argv[1:] if args is None else args)
     try:
+        args, save_to = with_file(config_class, args)
         subject = subject_of(config_class)
         name = read_flag(subject, getattr(config_class, subject), args) if presets else ""
         preset = presets.get(name)
@@ -433,9 +434,82 @@ def parse(
                 from manyseeds.track import check_tracker
 
                 check_tracker(config.track)
+        if save_to:
+            save_config(config, save_to)
         return config
     except UsageError as error:
         exit_with(error)
+
+
+FROM_FILE, TO_FILE = "--config", "--save-config"  # flags that every command has
+
+
+def with_file(config_class: type, args: Sequence[str]) -> tuple[list[str], str]:
+    """A command line with the flags of the file that `--config` names in its place, unless they are
+    given themselves; and what `--save-config` names, or ''. Raises UsageError."""
+    args, paths = list(args), dict.fromkeys((FROM_FILE, TO_FILE), "")
+    for word in paths:
+        if word in args:
+            at = args.index(word)
+            if at + 1 == len(args) or args[at + 1].startswith("--"):
+                raise UsageError(f"{word}: needs the name of a TOML file")
+            paths[word] = args[at + 1]
+            del args[at : at + 2]
+    if paths[FROM_FILE]:
+        given = {known(word) for word in args if word.startswith("--")}
+        fields = read_config_file(config_class, paths[FROM_FILE])
+        for name, value in fields.items():
+            if name not in given and value != []:
+                args += words_of(name, value)
+    return args, paths[TO_FILE]
+
+
+def read_config_file(config_class: type, text: str) -> dict[str, Any]:
+    """The fields in a TOML file. Raises UsageError."""
+    from manyseeds.untrusted import read_text
+
+    path = path_of(text, FROM_FILE)
+    if not path.exists():
+        raise UsageError(f"{FROM_FILE} {text}: there is no such file")
+    try:
+        fields = tomllib.loads(read_text(path))
+    except ValueError as error:
+        raise UsageError(f"{FROM_FILE} {text}: {error}") from None
+    names = flags_of(config_class)
+    for name in fields:
+        if name not in names:
+            close = closest(name, names, ())
+            hint = f"; did you mean {close}?" if close else ""
+            raise UsageError(f"{FROM_FILE} {text}: {name}: unknown flag{hint}")
+    return fields
+
+
+def flags_of(config_class: type) -> list[str]:
+    """The fields of a Config that are flags."""
+    from manyseeds.usage import is_positional
+
+    hints = hints_of(config_class)
+    return [name for name in field_marks(config_class) if not is_positional(hints[name])]
+
+
+def words_of(name: str, value: Any) -> list[str]:
+    """What is typed for a value of a field."""
+    if isinstance(value, bool):
+        return [flag(name if value else f"no_{name}")]
+    return [flag(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
+
+
+def save_config(config: DataclassInstance, text: str) -> None:
+    """Write the fields of a Config for `--config`. Raises OSError and UsageError."""
+    from manyseeds.writing import write_bytes
+
+    path = path_of(text, TO_FILE)
+    check_results(path.parent, TO_FILE)
+    fields = {name: getattr(config, name) for name in flags_of(type(config))}
+    fields = {name: x for name, x in fields.items() if x is not None}
+    # JSON's numbers, texts and lists are TOML's.
+    lines = [f"{name} = {json.dumps(x, ensure_ascii=False)}" for name, x in fields.items()]
+    write_bytes(path, "\n".join([*lines, ""]).encode())
 
 
 def exit_with(error: UsageError) -> NoReturn:
@@ -564,13 +638,10 @@ def unknown(words: Sequence[str], config_class: type) -> str:
     word, *after = words
     if not word.startswith("--"):
         return f"{word!r}: expected a flag; see --help"
-    from manyseeds.usage import is_positional
-
     word, equals, value = word.partition("=")
     word = word.replace("_", "-")
     has_value = equals or (after and not after[0].startswith("--"))
-    hints = hints_of(config_class)
-    names = [name for name in field_marks(config_class) if not is_positional(hints[name])]
+    hints, names = hints_of(config_class), flags_of(config_class)
     if word == "--seed" and {"seeds", "first_seed"} <= {*names}:
         first = value or (after[0] if has_value else "N")
         return f"{word}: unknown flag; did you mean --first-seed {first} --seeds 1?"

@@ -63,6 +63,7 @@ BOOKKEEPING = {
 }
 # What is chosen from it stands in a run's record.
 PRESETS = "PRESETS"
+UNNAMED = {"algos", "benchmarks"}  # rooms whose files the command `manyseeds` calls by name alone
 # Methods of a Config that refuse or record, and compute nothing that is learned with.
 CONDITIONS = {"__post_init__", "check", "check_env", "check_request", "contents", "origins"}
 # Methods of other classes that no training calls.
@@ -140,6 +141,8 @@ def is_library(definition: Any) -> bool:
 def is_library_file(file: Path) -> bool:
     """The same of a file, by where it lies."""
     below = file.relative_to(ROOT) if ROOT in file.parents else file
+    if below != file and is_installed(ROOT):
+        return below.parts[0] != PACKAGE
     return STANDARD_LIBRARY in file.parents or not INSTALLED.isdisjoint(below.parts)
 
 
@@ -491,6 +494,35 @@ def part_of(module: str, name: str, root: Path) -> Place | str | None:
 # ---- Where modules are ------------------------------------------------------------------
 
 
+@cache
+def is_installed(root: Path) -> bool:
+    """Whether a folder is no checkout but one of libraries: the rooms lie within the package."""
+    return (root / PACKAGE / ROOMS[0]).is_dir()
+
+
+def room_file(path: str) -> Path:
+    """The file of a room that is called so in a checkout: `algos/ppo.py`."""
+    return ROOT / PACKAGE / path if is_installed(ROOT) else ROOT / path
+
+
+def name_of_script(file: Path) -> str:
+    """How the command `manyseeds` calls the file of a room: `ppo`, `llm_track/grpo`."""
+    room = file.parent.name
+    return file.stem if room in UNNAMED else f"{room}/{file.stem}"
+
+
+def typed(script: Path) -> str:
+    """What is typed to start a script: `python algos/ppo.py` or, installed, `manyseeds ppo`.
+
+    The script of a user is named without its folder.
+    """
+    if not script.is_relative_to(ROOT):
+        return f"python {script.name}"
+    if is_installed(ROOT):
+        return f"{PACKAGE} {name_of_script(script)}"
+    return f"python {script.relative_to(ROOT)}"
+
+
 def is_path(module: str) -> bool:
     """Whether a module, or an origin's, is outside the checkout: a path."""
     return module.startswith("/")
@@ -500,7 +532,8 @@ def module_at(file: Path, root: Path) -> str:
     """The module of a file: its name in the project, or else its path."""
     if root in file.parents:
         parts = file.relative_to(root).with_suffix("").parts
-        if all(map(str.isidentifier, parts)):
+        ours = parts[0] == PACKAGE or not is_installed(root)
+        if ours and all(map(str.isidentifier, parts)):
             within = f"{PACKAGE}." if parts[0] in ROOMS else ""
             return within + ".".join(parts).removesuffix(".__init__")
     return str(file)
@@ -624,8 +657,11 @@ def module_file(module: str, root: Path) -> Path | None:
     parts = module.split(".")
     if not all(map(str.isidentifier, parts)) or parts[0] in ROOMS:
         return None
-    if parts[0] == PACKAGE and parts[1:2] and parts[1] in ROOMS and (root / parts[1]).is_dir():
-        parts = parts[1:]  # a checkout's folder; an installed room is within the package
+    if is_installed(root):
+        if parts[0] != PACKAGE:  # a library beside it
+            return None
+    elif parts[0] == PACKAGE and parts[1:2] and parts[1] in ROOMS:
+        parts = parts[1:]  # a checkout's folder
     path = root.joinpath(*parts)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():

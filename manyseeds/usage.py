@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from manyseeds.cli import Preset, RunConfig, flag, hints_of, subject_of
-from manyseeds.digest import ROOT
+from manyseeds.cli import FROM_FILE, TO_FILE, Preset, RunConfig, flag, hints_of, subject_of
+from manyseeds.digest import ROOT, is_installed, room_file, typed
 
 WIDTH = 100  # columns at most, and where the output is no terminal
 LINE = 56  # letters of a docstring that fit beside a flag
@@ -57,6 +57,8 @@ def show_help(
     if not details:
         text = "\n\n".join(text.split("\n\n")[:2])
     more = "" if details else "; --details prints the full documentation of the method"
+    if is_installed(ROOT):
+        text = re.sub(r"python (\w+/\w+\.py)", lambda match: typed(room_file(match[1])), text)
     parts = [f"{usage(config_class)}{more}\n{text}"]
     if presets:
         subject = subject_of(config_class)
@@ -88,8 +90,12 @@ def show_help(
         console.print(table, end="")
         if rare := [flag(name) for name in RARE if name in docs and not details]:
             console.print(f"Only in --details: {', '.join(rare)}.")
+        if details:
+            console.print(f"{FROM_FILE} FILE.toml: take the flags that are not given from a file.")
+            console.print(f"{TO_FILE} FILE.toml: write all flags to one.")
         if not details and owner:
-            console.print(f"The flags of {owner} are also accepted: python {owner} --help")
+            other = typed(room_file(owner))
+            console.print(f"The flags of {owner} are also accepted: {other} --help")
     try:
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
     except BrokenPipeError:  # read by `head`, say
@@ -104,12 +110,10 @@ def taken_from(config_class: type) -> str:
 
 def usage(config_class: type) -> str:
     """The line that says what is typed."""
-    script = Path(sys.argv[0]).resolve()
-    name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     hints = hints_of(config_class)
     names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
     places = [name.upper() for name in names if is_positional(hints[name])]
-    return " ".join([f"usage: python {name}", *places, "[flags]"])
+    return " ".join([f"usage: {typed(Path(sys.argv[0]).resolve())}", *places, "[flags]"])
 
 
 def grouped(config_class: type) -> dict[str, list[dataclasses.Field[Any]]]:

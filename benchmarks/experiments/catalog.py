@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from manyseeds import envs
 from manyseeds.cli import identity, with_tuples
-from manyseeds.digest import PACKAGE, ROOT
+from manyseeds.digest import PACKAGE, room_file
 from manyseeds.errors import UsageError
 
 Package = Literal["algos", "llm_track"]
@@ -22,7 +22,7 @@ Package = Literal["algos", "llm_track"]
 @cache
 def names(package: Package) -> tuple[str, ...]:
     """The algorithms of algos/ or the methods of llm_track/: the files that have presets."""
-    files = sorted((ROOT / package).glob("*.py"))
+    files = sorted(room_file(package).glob("*.py"))
     return tuple(file.stem for file in files if "\nPRESETS" in file.read_text())
 
 
@@ -53,7 +53,7 @@ class Facts:
 @cache
 def facts(name: str) -> Facts:
     """What is said of an algorithm of this checkout."""
-    text = (ROOT / "algos" / "presets" / f"{name}.toml").read_text()
+    text = room_file(f"algos/presets/{name}.toml").read_text()
     tables = {key: x for key, x in with_tuples(tomllib.loads(text)).items() if key != "presets"}
     return Facts(**tables)
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
 from manyseeds.benchmarks.experiments.verdicts import EQUIVALENT_FROM, LOOKS, OURS
-from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
-from manyseeds.digest import PACKAGE, ROOT, origin_of
+from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, from_preset, words_of
+from manyseeds.digest import PACKAGE, origin_of, room_file
 from manyseeds.record import RunFolder, plural, read_config
 from manyseeds.runs.set_aside import code_of, differs
 from manyseeds.runs.stale import KINDS, digest_today
@@ -75,7 +75,7 @@ class Cell:
         workers: processes of a baseline, whose seeds are not one batch. seeds: consecutive ones,
         instead of all.
         """
-        words = [os.path.relpath(ROOT / self.script)]
+        words = [os.path.relpath(room_file(self.script))]
         if self.source != "manyseeds":
             words += ["--algo", self.algo]
         words += ["--env" if self.package == "algos" else "--task", self.env]
@@ -84,11 +84,7 @@ class Cell:
         if first := seeds[0] if seeds else self.first_seed:
             words += ["--first-seed", str(first)]
         for name, value in self.settings.items():
-            if isinstance(value, bool):
-                words.append(flag(name) if value else flag(f"no_{name}"))
-            else:
-                values = value if isinstance(value, tuple) else (value,)
-                words += [flag(name), *map(str, values)]
+            words += words_of(name, value)
         if results != RESULTS:
             words += ["--results", results]
         if self.source in ("sb3", "sbx") and workers > 1:

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from manyseeds import CHECKOUT, ROOMS
 from manyseeds.errors import UsageError
+from manyseeds.kernels import prebuilt
 from manyseeds.kernels.binding import CannotTake, Kernel
 from manyseeds.kernels.guard import Guard, say
 
@@ -402,3 +403,8 @@ def cpu() -> list[str]:
         text = ""
     known = r"^(?:vendor_id|model name|flags|Features|CPU (?:implementer|part|variant)).*$"
     return [platform.machine(), platform.processor(), *re.findall(known, text, re.MULTILINE)]
+
+
+# No definition uses this name: the bits are the same whoever built the C, so that a run's code
+# digest does not depend on it.
+WITH_PREBUILT = prebuilt.first(sys.modules[__name__])

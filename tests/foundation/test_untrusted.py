@@ -252,6 +252,7 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "manyseeds/kernels/__init__.py": {"key_of", "is_whole", "sha256_of", "cpu"},  # sources, /proc
     "manyseeds/kernels/binding.py": {"__init__"},  # sources
     "manyseeds/kernels/guard.py": {"known", "bytecode_of"},  # the project's own data, Python's
+    "manyseeds/kernels/prebuilt.py": {"digest_of", "loaded"},  # sources, what a wheel has
     "manyseeds/plots.py": {"_gif_bytes"},  # memory
     "manyseeds/record.py": {"_cpu_name"},  # /proc
     "manyseeds/runs/base.py": {"carry_out"},  # a method of runs
