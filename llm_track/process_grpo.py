@@ -285,13 +285,13 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
     learners: list[Any] = [policy, optimizer]
     if config.reward_model:
         reward_model = load_scalars(config.reward_model, config, policy, run, "--reward-model")
-    renewing = config.iterations > 1 and reward_model is not None and config.renewed != "reference"
+    pupil = None if config.iterations == 1 or config.renewed == "reference" else reward_model
     if config.iterations > 1:
         reference = policy.frozen()
         learners.append(reference)
-    if renewing:
-        of_reward_model = reward_model.optimizer()
-        learners += [reward_model, of_reward_model]
+    if pupil is not None:
+        of_pupil = pupil.optimizer()
+        learners += [pupil, of_pupil]
     evaluator = TaskEvaluator(policy, task, config, start)
     B, G = config.prompts * config.group_size, config.group_size
 
@@ -327,21 +327,21 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         metrics = mean_of_updates(updates)
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
         after, share = run.samples + B, config.total_samples // config.iterations
-        if renewing:
+        if pupil is not None:
             for own, new, rng in zip(pairs, graded, run.rngs("pairs", step), strict=True):
                 own += tasks.pairs_of(run.processes.gather_lists(new), rng)
         if run.samples // share < after // share < config.iterations:
             if config.renewed != "reward_model":
                 reference.reset(policy)
-            if renewing:
+            if pupil is not None:
                 lessons = []
                 for own, old, rng in zip(pairs, old_pairs, run.rngs("init", step), strict=True):
                     again = rng.permutation(len(old))[: len(own) // 9]
                     lessons.append(own + [old[i] for i in again])
-                learn_preferences(reward_model, of_reward_model, task, lessons, lr, config, run)
+                learn_preferences(pupil, of_pupil, task, lessons, lr, config, run)
                 old_pairs = [old + own for old, own in zip(old_pairs, pairs, strict=True)]
                 pairs = [[] for _ in run.seeds]
-        if renewing:
+        if pupil is not None:
             metrics["pairs"] = torch.tensor([float(len(own)) for own in old_pairs])
         run.log(B, metrics)
         run.save_if_due(step, *learners, pairs=pairs, old_pairs=old_pairs)
