@@ -91,7 +91,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         "Verdicts",
         "all of them, their error rates, revised ones, and how to read the numbers",
         lambda store: evidence.page(store.found, store.loaded, store.results),
-        needs=lambda own: True,  # other pages link to its rule
+        # Other pages link to its rule, but for those of exact values.
+        needs=lambda own: any(run.kind not in ("planning", "prediction") for run in own),
     ),
     Chapter(
         "aggregate.md",

@@ -185,9 +185,17 @@ LANGUAGE = (
         "llm_track/process_grpo.py",
         STEPS,
         f"addition {SCORED} --supervision outcome --iterations 2",
+        f"addition {SCORED} --supervision outcome --iterations 2 --renewed reference",
+        f"addition {SCORED} --supervision outcome --iterations 2 --renewed reward_model",
     ),
     *_cases("llm_track/grpo.py", STEPS, "addition --scale none --kl-estimator corrected"),
-    *_cases("llm_track/rloo.py", STEPS, "addition"),
+    *_cases(
+        "llm_track/rloo.py",
+        STEPS,
+        "addition",
+        "addition --sign positive --initial-per-seed",
+        "addition --sign negative",
+    ),
     *_cases(
         "llm_track/reinforce_pp.py",
         STEPS,

@@ -320,8 +320,10 @@ def test_every_switch_of_a_config_is_on_and_off_in_some_case(configs: dict[str, 
     shown: dict[type, set[tuple[str, bool]]] = defaultdict(set)
     for config in configs.values():
         values = dataclasses.asdict(config).items()
-        shared = GroupConfig if isinstance(config, GroupConfig) else type(config)
-        shown[shared] |= {(name, x) for name, x in values if isinstance(x, bool)}
+        for name, x in ((name, x) for name, x in values if isinstance(x, bool)):
+            bases = [base for base in (LanguageConfig, GroupConfig) if isinstance(config, base)]
+            shared = (base for base in bases if name in {f.name for f in dataclasses.fields(base)})
+            shown[next(shared, type(config))].add((name, x))
     execution = {"quiet", "keep_stale", "gif", "gradient_checkpointing"}
     # What no published run has, a wrapper and rows that are left out.
     elsewhere = {"rescale_actions", "drop_long_rows"}
