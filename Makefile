@@ -127,7 +127,9 @@ ARM64_DEBS := python3.11 python3.11-minimal libpython3.11-minimal libpython3.11-
   libgcc-s1 libgomp1 zlib1g libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5 libuuid1 libcrypt1 libsqlite3-0
 ARM64_WHEELS := filelock numpy pandas pyarrow python-dateutil rich safetensors scipy typing-extensions \
   markdown-it-py mdurl pygments tyro docstring-parser typeguard tzdata gymnasium cloudpickle \
-  farama-notifications sympy mpmath networkx jinja2 markupsafe fsspec packaging
+  farama-notifications sympy mpmath networkx jinja2 markupsafe fsspec packaging \
+  transformers tokenizers huggingface-hub hf-xet httpx2 httpcore2 h11 anyio idna certifi truststore sniffio \
+  pyyaml regex tqdm typer click shellingham annotated-doc pydantic pydantic-core annotated-types typing-inspection
 ARM64_PIP = $(PY) -m pip install --quiet --no-compile --no-deps --only-binary=:all: --python-version 311 \
   $(addprefix --platform ,manylinux_2_28_aarch64 manylinux_2_27_aarch64 manylinux2014_aarch64 any) \
   --target $(ARM64)/site

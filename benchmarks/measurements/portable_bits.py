@@ -413,8 +413,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if not trainings:
         raise UsageError(f"--only {' '.join(only)}: no training has any of it in its name")
     recorded = {} if given.record else stored(given.timesteps)
-    if given.emulated:  # where there is no transformers
-        trainings = [name for name in trainings if not name.startswith("llm_track/")]
+    if given.emulated:
         if missing := set(trainings) - set(recorded):
             raise UsageError(f"--timesteps {given.timesteps}: not stored for {min(missing)}")
         chosen, ways = [emulated(Path(given.emulated).resolve())], [RECORDED]
