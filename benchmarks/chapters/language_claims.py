@@ -38,6 +38,7 @@ from manyseeds.benchmarks.chapters.differences import (
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
     SIDE_RULE,
+    at_ends,
     between,
     change,
     curves,
@@ -70,7 +71,6 @@ EARLY = 0.1  # of the training
 R1 = "DeepSeek-AI, 2025, arXiv 2501.12948"
 DR_GRPO = "Liu et al., 2025, arXiv 2503.20783"
 GAO = "Gao et al., 2022, arXiv 2210.10760"
-GRPO = "Shao et al., 2024, arXiv 2402.03300"
 YUE = "Yue et al., 2025, arXiv 2504.13837"
 TWO = "Wu et al., 2025, arXiv 2510.00977"
 ADDITION = GENERATED["addition"]
@@ -220,11 +220,11 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     m = run_of(found, "grpo", "addition", suite.MANY_SAMPLES)
     if m is None:
         return
-    points, gains = m.curve("pass@1")[0], {}
-    for name in ("pass@1", "pass@4", "pass@256"):
-        values = m.curve(name)[1]
-        ends = [by_seed(m, values[:, k]) for k in (-1, 0)]
-        gains[name] = compared(f"{name} after minus before", m.label, paired(*ends))
+    points = m.curve("pass@1")[0]
+    gains = {
+        name: compared(f"{name} after minus before", m.label, at_ends(m, name))
+        for name in ("pass@1", "pass@4", "pass@256")
+    }
     sizes = f"{suite.MANY_SAMPLES['eval_prompts']} held-out prompts, 256 samples of each"
     yield judged(
         "language-many",

@@ -101,6 +101,21 @@ def between(m: Method, other: Method, values: Callable[[Method], Floats]) -> sta
     return paired(*(by_seed(x, values(x)) for x in (m, other)))
 
 
+def first(m: Method, name: str) -> Floats:
+    """A measure at the first evaluation, [S]."""
+    return m.curve(name)[1][:, 0]
+
+
+def last(m: Method, name: str) -> Floats:
+    """A measure at the last evaluation during training, [S]."""
+    return m.curve(name)[1][:, -1]
+
+
+def at_ends(m: Method, name: str) -> stats.Estimate | None:
+    """The last evaluation minus the first, paired by seed."""
+    return paired(by_seed(m, last(m, name)), by_seed(m, first(m, name)))
+
+
 def gain_text(gain: stats.Estimate | None) -> str:
     return gain.text(3, "+") if gain else ""
 

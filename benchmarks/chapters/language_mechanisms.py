@@ -17,9 +17,12 @@ from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
 from manyseeds.benchmarks.chapters.differences import Compared, compared, judged
 from manyseeds.benchmarks.chapters.language_measures import (
+    at_ends,
     between,
     change,
     curves_of,
+    first,
+    last,
     measure,
     metric,
     paired,
@@ -57,9 +60,9 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     if not runs:
         return
     rows = []
-    any_run = runs["both"]
-    before = [f"{first(any_run, name).mean():.3f}" for name in AT]
-    rows.append(("(the initial models)", any_run.n, *before, "", ""))
+    plain = runs["both"]
+    before = [f"{first(plain, name).mean():.3f}" for name in AT]
+    rows.append(("(the initial models)", plain.n, *before, "", ""))
     for name, m in runs.items():
         after = (f"{last(m, x).mean():.3f}" for x in AT)
         rows.append((name, m.n, *after, *m.both("entropy")))
@@ -104,21 +107,6 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         beside=differences["pass@1"],
         sign=-1,
     )
-
-
-def first(m: Method, name: str) -> Floats:
-    """A measure at the first evaluation, [S]."""
-    return m.curve(name)[1][:, 0]
-
-
-def last(m: Method, name: str) -> Floats:
-    """A measure at the last evaluation during training, [S]."""
-    return m.curve(name)[1][:, -1]
-
-
-def at_ends(m: Method, name: str) -> stats.Estimate | None:
-    """The last evaluation minus the first, paired by seed."""
-    return paired(by_seed(m, last(m, name)), by_seed(m, first(m, name)))
 
 
 # ---- The clip without a reward -------------------------------------------------------------
@@ -246,7 +234,7 @@ def renewed_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         return
     rows = []
     for name, m in runs.items():
-        pairs = pairs_of(m) if "reward model" in name or name == "both" else np.zeros(len(m.parts))
+        pairs = pairs_of(m)
         tables = [x["reward"] for x in m.metrics("reward")]
         said = (f"{np.mean([x.iloc[k] for x in tables]):.2f}" for k in (0, -1))
         scores = *m.both("pass@1"), f"{averaged(m).mean():.3f}", m.mean_text("kl")
@@ -298,4 +286,6 @@ def averaged(m: Method) -> Floats:
 
 def pairs_of(m: Method) -> Floats:
     """How many pairs each seed's reward model was trained further on, [S]."""
+    if m.settings["iterations"] == 1 or m.settings.get("renewed") == "reference":
+        return np.zeros(len(m.parts))
     return np.array([x["pairs"].iloc[-1] for x in m.metrics("pairs")], float)
