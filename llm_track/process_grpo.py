@@ -87,7 +87,7 @@ class Config(GroupConfig):
     """Number of equal parts of the training. Before each but the first, the reference becomes the
     policy, and a reward model is trained further."""
     renewed: Annotated[Literal["both", "reference", "reward_model"], Added("both")] = "both"
-    """What is renewed before each part of --iterations but the first."""
+    """Renewed between iterations."""
 
     def check(self) -> None:
         super().check()
