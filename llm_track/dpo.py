@@ -28,8 +28,9 @@ Implementation details, and where defaults leave the paper:
     each pair in each pass; the number of passes then follows from `--total-samples`.
  3. log pi(y | x) is the sum over the tokens of the completion and the one that ends it, never a
     mean. It is the model's own, at temperature 1, whatever the pairs were sampled with.
- 4. The reference is the initial model (the paper: the SFT model), computed next to the policy in
-    each step: at the beginning both say the same, and the loss is log 2.
+ 4. The reference is the initial model (the paper: the SFT model). What it says of the pairs is
+    computed once, before the first step: at the beginning the policy says the same, and the loss is
+    log 2.
  5. The loss is a mean over the pairs of an optimizer step, whatever micro-batches and processes it
     is divided into.
  6. Every pass goes through all pairs in a new order; a step may end one pass and begin the next.
@@ -62,7 +63,7 @@ from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy
-from manyseeds.llm_track.rollout import encode, from_texts, grade
+from manyseeds.llm_track.rollout import Rollout, encode, from_texts, grade
 from manyseeds.llm_track.tasks import Preference
 from manyseeds.portable import logsigmoid
 from manyseeds.record import plural, ranges
@@ -153,6 +154,43 @@ def rows_of_step(step: int, N: int, pairs: int, run: LanguageRun) -> list[int]:
     return [int(orders[p // pairs][p % pairs]) for p in places]
 
 
+def pairs_at_once(config: Config) -> int:
+    """How many pairs a micro-batch has: each is two samples."""
+    return max(config.micro_batch_size // 2, 1)
+
+
+def texts_of(
+    policy: AnyModel, task: tasks.Task, pairs: Sequence[Sequence[Preference]], config: Config
+) -> Rollout:
+    """The chosen completions of each seed's pairs, and after them the rejected ones."""
+    prompts = [[pair.prompt for pair in own] * 2 for own in pairs]
+    texts = [[x.chosen for x in own] + [x.rejected for x in own] for own in pairs]
+    return from_texts(policy, task, prompts, texts, models.completion_tokens(config))
+
+
+@torch.no_grad()
+def of_reference(
+    reference: Any,
+    policy: AnyModel,
+    task: tasks.Task,
+    pairs: Sequence[Sequence[Preference]],
+    rows: Sequence[Sequence[int]],
+    config: Config,
+    run: SeedsRun,
+) -> list[Tensor]:
+    """Log pi_ref of both completions of some of each seed's pairs, [pairs, 2] of each seed."""
+    size, processes = pairs_at_once(config), run.processes
+    found = [torch.zeros(len(own), 2, device=run.device) for own in pairs]
+    for i in range(processes.rank * size, max(map(len, rows)), processes.size * size):
+        parts = [own[i : i + size] for own in rows]
+        taken = [[own[k] for k in part] for own, part in zip(pairs, parts, strict=True)]
+        logprobs = reference.logprobs(texts_of(policy, task, taken, config), 1.0)
+        logprobs = of_completions(logprobs)
+        for own, part, x in zip(found, parts, logprobs, strict=True):
+            own[part] = x[: 2 * len(part)].view(2, -1).T
+    return [processes.sum(own) for own in found]
+
+
 # ---- The loss ------------------------------------------------------------------------------
 
 
@@ -177,28 +215,27 @@ def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 def update(
     policy: AnyModel,
-    reference: Any,
     task: tasks.Task,
     optimizer: Any,
     pairs: Sequence[Sequence[Preference]],
+    references: Sequence[Tensor],
     lr: Tensor,
     config: Config,
     run: SeedsRun,
 ) -> dict[str, Tensor]:
     """One gradient step on this process's share of each seed's N pairs; returns metrics, [S] each.
 
-    A seed without pairs is left out.
+    references: log pi_ref of both completions of each seed's pairs, [pairs, 2] of each seed. Seeds
+    have as many pairs as each other, or none.
     """
-    T = models.completion_tokens(config)
-    size = max(config.micro_batch_size // 2, 1)  # of pairs: each is two samples
+    size = pairs_at_once(config)
     sums = torch.zeros(7, len(pairs), device=run.device)
     for i in range(0, max(map(len, pairs)), size):
         parts = [own[i : i + size] for own in pairs]
-        prompts = [[pair.prompt for pair in own] * 2 for own in parts]
-        texts = [[x.chosen for x in own] + [x.rejected for x in own] for own in parts]
-        both = from_texts(policy, task, prompts, texts, T)
-        logprobs = of_completions(policy.logprobs(both, 1.0))
-        ref = of_completions(reference.logprobs(both, 1.0))
+        logprobs = of_completions(policy.logprobs(texts_of(policy, task, parts, config), 1.0))
+        ref = torch.zeros_like(logprobs)
+        for to, own in zip(ref, references, strict=True):
+            to[: 2 * len(own[i : i + size])] = own[i : i + size].T.flatten()
         chosen, rejected = rewards(logprobs, ref, config.beta).chunk(2, 1)
         has_rows = torch.tensor([bool(own) for own in parts], device=run.device)
         losses = preference_loss(chosen, rejected).sum(1) * has_rows / config.batch_size
@@ -237,15 +274,20 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         # A seed without a pair stays what it was: its one step is on nothing.
         steps = [max(1, -(-config.epochs * len(own) // N)) for own in pairs]
         run.save_if_due(step, policy, optimizer, **made)
+    each = list(zip(pairs, steps, run.runs, strict=True))
+    first_pass = [rows_of_step(0, min(n * N, len(own)), len(own), one) for own, n, one in each]
+    known = of_reference(reference, policy, task, pairs, first_pass, config, run)
     while step < max(steps):
         done = [min(step, n - 1) / n for n in steps]
         rates = [models.learning_rate(config.learning_rate, x, config) for x in done]
         lr = torch.tensor(rates, dtype=torch.float64)
-        batch = []
-        for own, n, one in zip(pairs, steps, run.runs, strict=True):
+        batch, references = [], []
+        for (own, n, one), logprobs in zip(each, known, strict=True):
             rows = rows_of_step(step, N, len(own), one) if own and step < n else []
-            batch.append([own[i] for i in rows[run.processes.rank :: run.processes.size]])
-        metrics = update(policy, reference, task, optimizer, batch, lr, config, run)
+            rows = rows[run.processes.rank :: run.processes.size]
+            batch.append([own[i] for i in rows])
+            references.append(logprobs[rows])
+        metrics = update(policy, task, optimizer, batch, references, lr, config, run)
 
         step += 1
         metrics["pairs"] = torch.tensor([len(own) for own in pairs])

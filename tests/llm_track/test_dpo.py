@@ -60,7 +60,9 @@ def step_of(
     """Metrics and unclipped gradients of one step of each seed."""
     optimizer, run = Watched(policy), SeedsRun(config, range(len(pairs)))
     task, lr = tasks.make(config.task), torch.full((len(pairs),), 1e-3)
-    metrics = dpo.update(policy, reference, task, optimizer, pairs, lr, config, run)
+    rows = [range(len(own)) for own in pairs]
+    known = dpo.of_reference(reference, policy, task, pairs, rows, config, run)
+    metrics = dpo.update(policy, task, optimizer, pairs, known, lr, config, run)
     return metrics, optimizer.gradients
 
 
@@ -199,6 +201,26 @@ def test_other_seeds_change_no_bit(llama: str, size: int) -> None:
         assert all(torch.equal(x[s], own[name][0]) for name, x in metrics.items())
     assert not gradients[2].any()
     assert torch.equal(weights[2], SeedModel.of_models(each[2:], tokenizer).llama.flat[0])
+
+
+@pytest.mark.parametrize("size", [2, 6, 64])
+def test_the_reference_speaks_of_each_pair_asked_for(llama: str, size: int) -> None:
+    """In any order; of the others nothing."""
+    config = config_of(llama, micro_batch_size=size)
+    _, references, tokenizer = of_llamas(config, S=3)
+    frozen = SeedModel.of_models(references, tokenizer).frozen()
+    pairs, task = [PAIRS, [], SHORT], tasks.make("addition")
+
+    def found(*rows: Sequence[int]) -> list[Tensor]:
+        run = SeedsRun(config, range(3))
+        return dpo.of_reference(frozen, frozen, task, pairs, rows, config, run)
+
+    whole, some = found(range(5), [], range(5)), found([4, 0, 2], [], [3])
+    assert [x.shape for x in some] == [(5, 2), (0, 2), (5, 2)]
+    assert (whole[0] < 0).all()
+    for s, rows in ((0, [0, 2, 4]), (2, [3])):
+        assert torch.equal(some[s][rows], whole[s][rows])
+        assert some[s].any(1).sum() == len(rows)
 
 
 # ---- The pairs -----------------------------------------------------------------------------
