@@ -53,7 +53,7 @@ from manyseeds.command import parse
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -63,7 +63,7 @@ from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range
 from manyseeds.llm_track import models, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy
-from manyseeds.llm_track.rollout import Rollout, encode, from_texts, grade
+from manyseeds.llm_track.rollout import Rollout, encode, from_texts, grade, trimmed
 from manyseeds.llm_track.tasks import Preference
 from manyseeds.portable import logsigmoid
 from manyseeds.record import plural, ranges
@@ -154,41 +154,35 @@ def rows_of_step(step: int, N: int, pairs: int, run: LanguageRun) -> list[int]:
     return [int(orders[p // pairs][p % pairs]) for p in places]
 
 
-def pairs_at_once(config: Config) -> int:
-    """How many pairs a micro-batch has: each is two samples."""
-    return max(config.micro_batch_size // 2, 1)
+@dataclass(frozen=True)
+class Compared(Rollout):
+    """Completions of pairs: rows 2 k and 2 k + 1 are the chosen and the rejected one of pair k."""
 
-
-def texts_of(
-    policy: AnyModel, task: tasks.Task, pairs: Sequence[Sequence[Preference]], config: Config
-) -> Rollout:
-    """The chosen completions of each seed's pairs, and after them the rejected ones."""
-    prompts = [[pair.prompt for pair in own] * 2 for own in pairs]
-    texts = [[x.chosen for x in own] + [x.rejected for x in own] for own in pairs]
-    return from_texts(policy, task, prompts, texts, models.completion_tokens(config))
+    reference: Tensor  # [S, B], log pi_ref of each completion
 
 
 @torch.no_grad()
-def of_reference(
-    reference: Any,
+def compare(
     policy: AnyModel,
+    reference: Any,
     task: tasks.Task,
     pairs: Sequence[Sequence[Preference]],
-    rows: Sequence[Sequence[int]],
     config: Config,
     run: SeedsRun,
-) -> list[Tensor]:
-    """Log pi_ref of both completions of some of each seed's pairs, [pairs, 2] of each seed."""
-    size, processes = pairs_at_once(config), run.processes
-    found = [torch.zeros(len(own), 2, device=run.device) for own in pairs]
-    for i in range(processes.rank * size, max(map(len, rows)), processes.size * size):
-        parts = [own[i : i + size] for own in rows]
-        taken = [[own[k] for k in part] for own, part in zip(pairs, parts, strict=True)]
-        logprobs = reference.logprobs(texts_of(policy, task, taken, config), 1.0)
-        logprobs = of_completions(logprobs)
-        for own, part, x in zip(found, parts, logprobs, strict=True):
-            own[part] = x[: 2 * len(part)].view(2, -1).T
-    return [processes.sum(own) for own in found]
+) -> Compared | None:
+    """The completions of each seed's pairs; where a seed has fewer, its last rows are empty. None
+    without any pair."""
+    if not any(pairs):
+        return None
+    prompts = [[pair.prompt for pair in own for _ in range(2)] for own in pairs]
+    texts = [[text for x in own for text in (x.chosen, x.rejected)] for own in pairs]
+    both = from_texts(policy, task, prompts, texts, models.completion_tokens(config))
+    logprobs = torch.zeros(both.lengths.shape, device=run.device)
+    places, processes = torch.arange(logprobs.shape[1], device=run.device), run.processes
+    for columns in places.split(config.micro_batch_size)[processes.rank :: processes.size]:
+        part = trimmed(both[columns.expand(len(logprobs), -1)])
+        logprobs[:, columns] = of_completions(reference.logprobs(part, 1.0))
+    return Compared(**vars(both), reference=processes.sum(logprobs))
 
 
 # ---- The loss ------------------------------------------------------------------------------
@@ -215,34 +209,34 @@ def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 def update(
     policy: AnyModel,
-    task: tasks.Task,
     optimizer: Any,
-    pairs: Sequence[Sequence[Preference]],
-    references: Sequence[Tensor],
+    batch: Compared | None,
+    rows: Sequence[Sequence[int]],
     lr: Tensor,
     config: Config,
     run: SeedsRun,
 ) -> dict[str, Tensor]:
-    """One gradient step on this process's share of each seed's N pairs; returns metrics, [S] each.
+    """One gradient step on this process's share of N of each seed's pairs; returns metrics, [S]
+    each.
 
-    references: log pi_ref of both completions of each seed's pairs, [pairs, 2] of each seed. Seeds
-    have as many pairs as each other, or none.
+    rows: the numbers of each seed's pairs, as many as of the others or none.
     """
-    size = pairs_at_once(config)
-    sums = torch.zeros(7, len(pairs), device=run.device)
-    for i in range(0, max(map(len, pairs)), size):
-        parts = [own[i : i + size] for own in pairs]
-        logprobs = of_completions(policy.logprobs(texts_of(policy, task, parts, config), 1.0))
-        ref = torch.zeros_like(logprobs)
-        for to, own in zip(ref, references, strict=True):
-            to[: 2 * len(own[i : i + size])] = own[i : i + size].T.flatten()
-        chosen, rejected = rewards(logprobs, ref, config.beta).chunk(2, 1)
-        has_rows = torch.tensor([bool(own) for own in parts], device=run.device)
-        losses = preference_loss(chosen, rejected).sum(1) * has_rows / config.batch_size
+    learns = torch.tensor([bool(own) for own in rows], device=run.device)
+    n, size = max(map(len, rows)), max(config.micro_batch_size // 2, 1)
+    numbers = torch.tensor([list(own) or [0] * n for own in rows], device=run.device)
+    sums = torch.zeros(7, len(rows), device=run.device)
+    for some in numbers.split(size, 1) if n else ():
+        assert batch
+        part = batch[torch.cat([2 * some, 2 * some + 1], 1)]
+        part = trimmed(replace(part, lengths=part.lengths * learns.unsqueeze(1)))
+        logprobs = of_completions(policy.logprobs(part, 1.0))
+        chosen, rejected = rewards(logprobs, part.reference, config.beta).chunk(2, 1)
+        losses = preference_loss(chosen, rejected).sum(1) * learns / config.batch_size
         losses.sum().backward()
         with torch.no_grad():
             terms = chosen > rejected, chosen - rejected, chosen, rejected, *logprobs.chunk(2, 1)
-            sums += torch.stack([losses, *(x.sum(1) / config.batch_size for x in terms)])
+            shares = [x.sum(1) * learns / config.batch_size for x in terms]
+            sums += torch.stack([losses, *shares])
     grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
     names = ["loss", "accuracy", "margin", "reward_chosen", "reward_rejected"]
     names += ["logprob_chosen", "logprob_rejected"]
@@ -275,19 +269,20 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         steps = [max(1, -(-config.epochs * len(own) // N)) for own in pairs]
         run.save_if_due(step, policy, optimizer, **made)
     each = list(zip(pairs, steps, run.runs, strict=True))
-    first_pass = [rows_of_step(0, min(n * N, len(own)), len(own), one) for own, n, one in each]
-    known = of_reference(reference, policy, task, pairs, first_pass, config, run)
+    # Of many given pairs a short training does not reach all.
+    reached = [rows_of_step(0, min(n * N, len(own)), len(own), one) for own, n, one in each]
+    learned = [[own[i] for i in rows] for own, rows in zip(pairs, reached, strict=True)]
+    batch = compare(policy, reference, task, learned, config, run)
+    places = [{row: k for k, row in enumerate(rows)} for rows in reached]
     while step < max(steps):
         done = [min(step, n - 1) / n for n in steps]
         rates = [models.learning_rate(config.learning_rate, x, config) for x in done]
         lr = torch.tensor(rates, dtype=torch.float64)
-        batch, references = [], []
-        for (own, n, one), logprobs in zip(each, known, strict=True):
-            rows = rows_of_step(step, N, len(own), one) if own and step < n else []
-            rows = rows[run.processes.rank :: run.processes.size]
-            batch.append([own[i] for i in rows])
-            references.append(logprobs[rows])
-        metrics = update(policy, task, optimizer, batch, references, lr, config, run)
+        rows = []
+        for (own, n, one), place in zip(each, places, strict=True):
+            drawn = rows_of_step(step, N, len(own), one) if own and step < n else []
+            rows.append([place[i] for i in drawn[run.processes.rank :: run.processes.size]])
+        metrics = update(policy, optimizer, batch, rows, lr, config, run)
 
         step += 1
         metrics["pairs"] = torch.tensor([len(own) for own in pairs])
