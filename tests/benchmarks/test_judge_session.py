@@ -1,0 +1,72 @@
+"""The session of fifty edits: that each of them is one, and what is written of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyseeds.benchmarks import judge
+from manyseeds.benchmarks.measurements import judge_session
+from manyseeds.benchmarks.store import sides
+from manyseeds.untrusted import check
+from tests.benchmarks.conftest import Output, Patch
+
+EFFECT = {"value": -0.1, "low": -0.2, "high": 0.0}
+
+
+@pytest.mark.parametrize("edit", judge_session.read_edits(), ids=lambda x: x.name)
+def test_every_edit_changes_the_file(edit: judge_session.Edit) -> None:
+    before = judge_session.FILE.read_text()
+    after = edit.of(before)
+    compile(after, edit.name, "exec")
+    assert sides.definitions_changed(after.encode(), before.encode())
+
+
+def test_the_edits_are_fifty_of_three_kinds() -> None:
+    edits = judge_session.in_order()
+    assert sorted(x.name for x in edits) == sorted(x.name for x in judge_session.read_edits())
+    assert len({x.name for x in edits}) == len({*map(str, (x.changes for x in edits))}) == 50
+    assert min(Counter(x.kind for x in edits).values()) >= 15
+    with pytest.raises(ValueError, match="the file has no 'absent'"):
+        judge_session.Edit("x", "trick", {"absent": ""}).of("text")
+
+
+def test_a_session_is_judged_confirmed_and_written(
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
+) -> None:
+    """By a stub of the judge, which keeps the third edit and calls it better once more."""
+    files: list[Path] = []
+
+    def stub(file: Path, against: str, **settings: Any) -> dict[str, Any]:
+        assert (against, settings["minutes"]) == (str(judge_session.FILE), 0.5)
+        files.append(file)
+        number, kept = len(files), len(files) == 3
+        found = {"word": "better" if kept else "equivalent", "effect": EFFECT, "base": 0.5}
+        cells = [{"env": "CartPole-v1", "identical": False, **found, "physics": 0}]
+        return {
+            **{"try": number, "pytorch": {"changed": ["update"]}, "overall": found},
+            **{"cells": cells, "seeds": 12, "seconds": 1.0, "kept": kept},
+        }
+
+    def confirm(flags: judge.Flags) -> list[dict[str, Any]]:
+        assert flags.confirm
+        return [{"try": 3, "overall": {"word": "undecided"}}]
+
+    monkeypatch.setattr(judge, "judge", stub)
+    monkeypatch.setattr(judge, "judged", confirm)
+    judge_session.main(["--minutes", "0.5", "--results", str(tmp_path)])
+    printed = capsys.readouterr().out
+    stored = json.loads((tmp_path / "judge_session.json").read_text())
+    check(stored, judge_session.STORED, "")
+    for x, file, edit in zip(stored["tries"], files, judge_session.in_order(), strict=True):
+        assert (x["edit"], x["changes"]) == (edit.name, dict(edit.changes))
+        assert file.read_text() == edit.of(judge_session.FILE.read_text())
+    assert [x["confirmed"] for x in stored["tries"]].count(None) == 49
+    assert stored["tries"][2]["confirmed"] == "undecided"
+    assert judge_session.table(stored["tries"]) in printed
+    assert "| 1 | " in printed
+    assert "-20.0% [-40.0, +0.0]" in printed
