@@ -43,7 +43,7 @@ TRY: dict[str, Any] = {
     "word": str,
     "effect": EFFECT,
     "base": NUMBER,
-    "envs": {str: {"word": str, "effect": EFFECT, "base": NUMBER, "identical": bool}},
+    "cells": {str: {"word": str, "effect": EFFECT, "base": NUMBER, "identical": bool}},
     "seeds": int,
     "seconds": NUMBER,
     "kept": bool,
@@ -56,7 +56,9 @@ STORED: dict[str, Any] = {**ORIGIN, "minutes": NUMBER, "tries": [TRY]}  # the fi
 class Config(ScriptConfig):
     """A session of fifty edits."""
 
-    minutes: Positive = 1.0
+    envs: tuple[str, ...] = ("CartPole-v1",)
+    """Environments."""
+    minutes: Positive = 2.0
     """Time limit of each judgement."""
     confirm_minutes: Positive = 5.0
     """Time limit of each confirmation."""
@@ -96,7 +98,7 @@ def judged(one: Edit, number: int, config: Config) -> dict[str, Any]:
     copy = Path(config.results) / "judge_session" / f"{number:02d}.py"
     copy.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(copy, one.of(FILE.read_text()).encode())
-    said = judge.judge(copy, str(FILE), minutes=config.minutes, results=config.results)
+    said = judge.judge(copy, str(FILE), config.envs, config.minutes, results=config.results)
     assert said["try"] == number
     return {
         "edit": one.name,
@@ -106,7 +108,7 @@ def judged(one: Edit, number: int, config: Config) -> dict[str, Any]:
         "level": level_of(number),
         "pytorch": said["pytorch"]["changed"],
         **said["overall"],
-        "envs": {
+        "cells": {
             cell["env"]: {name: cell[name] for name in ("word", "effect", "base", "identical")}
             for cell in said["cells"]
         },
@@ -137,7 +139,10 @@ def main(args: Sequence[str] | None = None) -> None:
     for number, one in enumerate(in_order(), 1):
         tries.append(judged(one, number, config))
         last = tries[-1]
-        print(f"{number:2} {one.kind:12} {one.name}: {last['word']}, {last['seconds']:.0f} s")
+        print(
+            f"{number:2} {one.kind:12} {one.name}: {last['word']}, {last['seconds']:.0f} s",
+            flush=True,
+        )
     if any(x["kept"] for x in tries):
         flags = judge.Flags(
             file=str(FILE), confirm=True, json=True,
@@ -148,6 +153,7 @@ def main(args: Sequence[str] | None = None) -> None:
             print(f"try {said['try']} on held-out seeds and physics: {said['overall']['word']}")
     stored = {
         **origin(["manyseeds.benchmarks.measurements.judge_session:judged"]),
+        "envs": list(config.envs),
         "minutes": config.minutes,
         "tries": tries,
     }

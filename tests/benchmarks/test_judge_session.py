@@ -41,8 +41,11 @@ def test_a_session_is_judged_confirmed_and_written(
     """By a stub of the judge, which keeps the third edit and calls it better once more."""
     files: list[Path] = []
 
-    def stub(file: Path, against: str, **settings: Any) -> dict[str, Any]:
-        assert (against, settings["minutes"]) == (str(judge_session.FILE), 0.5)
+    def stub(
+        file: Path, against: str, envs: tuple[str, ...], minutes: float, results: str
+    ) -> dict[str, Any]:
+        assert (against, envs, minutes) == (str(judge_session.FILE), ("CartPole-v1",), 0.5)
+        assert results == str(tmp_path)
         files.append(file)
         number, kept = len(files), len(files) == 3
         found = {"word": "better" if kept else "equivalent", "effect": EFFECT, "base": 0.5}
