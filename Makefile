@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install trackers smol wheel benchmark report site films browser axe test test-all test-peers \
-  test-wheel verify gpu-check lint check-arm64 format peers jax-env ray-env slurm-test clean FORCE
+  test-wheel verify release gpu-check lint check-arm64 format peers jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,16 @@ test-peers: install ray-env peers slurm-test ## tests that need Ray, JAX, RLtool
 # A wheel of the present C code, so that nothing of it is skipped but what another CPU has.
 test-wheel: install wheel ## tests of the package without a checkout, with a wheel
 	$(PY) -m pytest -rs tests/foundation/test_wheel.py
+
+release: ## everything that a release needs: tests, wheel, ten published seeds again; no upload
+	@test -z "$$(git status --porcelain)" || { echo "make: commit all changes first" >&2; exit 1; }
+	$(MAKE) browser axe compilers
+	$(MAKE) test-all
+	$(MAKE) test-wheel
+	$(PY) benchmarks/verify.py
+	$(PY) benchmarks/report.py --publish
+	@git diff --exit-code --stat -- results || { echo "make: the pages were stale" >&2; exit 1; }
+	@echo "ready to be uploaded: $$(ls dist)"
 
 gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed
 	$(PY) benchmarks/gpu_check.py
