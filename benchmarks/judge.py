@@ -36,7 +36,7 @@ from typing import Any, Literal
 import numpy as np
 from tyro.conf import Positional
 
-from manyseeds import stats
+from manyseeds import plots, stats
 from manyseeds.benchmarks.experiments.sessions import (
     BLOCK,
     LOOKS,
@@ -77,11 +77,12 @@ from manyseeds.progress import console
 from manyseeds.record import hash_of, plural
 from manyseeds.stats import Estimate, Floats
 from manyseeds.worth import counted, worth_of
-from manyseeds.writing import write_json
+from manyseeds.writing import write_bytes, write_json
 
 JUDGED = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")  # unless --envs says others
 SAID = 4  # names of what was changed
 BARS = "▁▂▃▄▅▆▇█"
+PAGE = "README.md"
 AGAIN = "interrupted; the same command goes on"
 
 
@@ -328,8 +329,10 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
     session.note(
         entry, word=decision.overall.word, kept=decision.kept, seeds=decision.overall.seeds
     )
-    write_json(session.folder(entry) / "result.json", outcome)
-    return outcome
+    folder = session.folder(entry)
+    write_json(folder / "result.json", outcome)
+    write_page(folder, outcome, cells, rows, seeds)
+    return outcome | {"page": printable(str(folder / PAGE))}
 
 
 def cells_of(loaded: Mapping[str, Any], physics: Sequence[int]) -> list[Cell]:
@@ -487,8 +490,9 @@ def say_change(
         console.print(text, markup=False)
 
 
-def say(outcome: Mapping[str, Any]) -> None:
-    """The outcome on the terminal."""
+def said(outcome: Mapping[str, Any]) -> list[str]:
+    """The outcome as lines of text, of which those that begin a part are not indented."""
+    lines = []
     for cell in outcome["cells"]:
         name = cell["env"] + (" (other physics)" if cell["physics"] else "")
         form = stats.number_format([*cell["auc"].values()], cell["digits"])
@@ -503,27 +507,58 @@ def say(outcome: Mapping[str, Any]) -> None:
         same = "; the same bits" if cell["identical"] else ""
         lost = [f"{n} {side}" for side, n in cell["diverged"].items() if n]
         diverged = f"; diverged: {', '.join(lost)}" if lost else ""
-        console.print(f"{name}: {cell['word']}{same}{diverged}", style="bold", markup=False)
-        for text in scores:
-            console.print(f"  {text}", markup=False)
+        lines += [f"{name}: {cell['word']}{same}{diverged}", *(f"  {text}" for text in scores)]
         points = [x for curve in cell["curves"].values() for x in curve]
         for side in (AGAINST, CHANGED):
             curve = bars(cell["curves"][side], min(points), max(points))
-            console.print(f"  {curve} {side}", markup=False)
+            lines.append(f"  {curve} {side}")
     overall = outcome["overall"]
     word = overall["word"] if outcome["stands"] else "not yet decided; more --minutes go on"
     seeds = plural(outcome["seeds"], "seed")
     effect = effect_text(overall, overall["effect"])
-    console.print(
-        f"over all: {word}; learning speed {effect}, {seeds} a side, {outcome['seconds']:.0f} s",
-        style="bold",
-        markup=False,
-    )
+    time = f"{outcome['seconds']:.0f} s"
+    lines.append(f"over all: {word}; learning speed {effect}, {seeds} a side, {time}")
     if outcome.get("confirm"):
-        text = "confirmed" if outcome["kept"] else "not confirmed"
-        console.print(f"{text} on held-out seeds and physics", markup=False)
+        confirmed = "confirmed" if outcome["kept"] else "not confirmed"
+        lines.append(f"  {confirmed} on held-out seeds and physics")
     elif outcome["kept"]:
-        console.print("kept; --confirm decides on held-out seeds", markup=False)
+        lines.append("  kept; --confirm decides on held-out seeds")
+    return lines
+
+
+def write_page(
+    folder: Path,
+    outcome: Mapping[str, Any],
+    cells: Sequence[Cell],
+    rows: Rows,
+    seeds: Sequence[int],
+) -> None:
+    """Write README.md, what the terminal says with the learning curves of both sides."""
+    panels = {}
+    for cell in cells:
+        panels[cell.name] = {
+            side: line_of([rows.of(cell.env, cell.physics, side)[x] for x in seeds])
+            for side in (AGAINST, CHANGED)
+        }
+    plots.lines(
+        panels,
+        folder / "curves.svg",
+        xlabel="timesteps per seed",
+        ylabel="greedy return",
+        legend="mean over seeds, 95% bootstrap interval",
+    )
+    lines = [f"# {', '.join(outcome['change'])}", "", "![Learning curves](curves.svg)", "", "```"]
+    lines += [*said(outcome), "```", "", f"{outcome['file']}, against {outcome['against']}"]
+    write_bytes(folder / PAGE, ("\n".join(lines) + "\n").encode())
+
+
+def line_of(rows: Sequence[Mapping[str, Any]]) -> plots.Line:
+    """The mean of the seeds' curves; without an interval if a seed has diverged."""
+    steps = max((row["timesteps"] for row in rows), key=len)
+    if all(row["timesteps"] == steps and None not in row["returns"] for row in rows):
+        return plots.mean_line(steps, np.array([row["returns"] for row in rows]))
+    x = np.linspace(0, max(row["timesteps"][-1] for row in rows), POINTS + 1)
+    return plots.Line(x, mean_curve(rows), n=len(rows))
 
 
 @failing_in_one_line("", AGAIN)
@@ -535,7 +570,10 @@ def main(args: Sequence[str] | None = None) -> None:
         print(json.dumps(outcomes if flags.confirm else outcomes[0], indent=1))
     else:
         for outcome in outcomes:
-            say(outcome)
+            for line in said(outcome):
+                console.print(line, style="" if line.startswith(" ") else "bold", markup=False)
+            if "page" in outcome:
+                console.print(f"  written: {outcome['page']}", markup=False)
     words = [outcome["overall"]["word"] for outcome in outcomes]
     words += [cell["word"] for outcome in outcomes for cell in outcome["cells"]]
     if flags.fail_if in words:

@@ -172,6 +172,12 @@ def test_an_edit_that_hurts_is_worse_and_a_rename_is_neither(
     assert printed.startswith("changed: policy_loss (against algos/ppo.py)\n")
     assert "CartPole-v1: worse\n" in printed
     assert "over all: worse; learning speed -" in printed
+    page = results / "judge/ppo/try-001/README.md"
+    assert f"written: {page}" in printed.replace("\n", "")
+    text = page.read_text()
+    assert text.startswith("# policy_loss\n\n![Learning curves](curves.svg)\n")
+    assert [x in text for x in printed.splitlines() if x.startswith("CartPole-v1: ")] == [True]
+    assert (page.parent / "curves.svg").read_text().count("CartPole-v1") >= 1
 
     renamed = edited(tmp_path / "b", RENAMES)
     judge.main([str(renamed), *SHORT, "--results", str(results), "--json", "--fail-if", "worse"])
