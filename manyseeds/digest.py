@@ -523,6 +523,12 @@ def typed(script: Path) -> str:
     return f"python {script.relative_to(ROOT)}"
 
 
+def installing(extra: str) -> str:
+    """What installs an extra: `pip install -e '.[llm]'` or `pip install 'manyseeds[llm]'`."""
+    what = f"'{PACKAGE}[{extra}]'" if is_installed(ROOT) else f"-e '.[{extra}]'"
+    return f"pip install {what}"
+
+
 def is_path(module: str) -> bool:
     """Whether a module, or an origin's, is outside the checkout: a path."""
     return module.startswith("/")

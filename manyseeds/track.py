@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from manyseeds.digest import installing
 from manyseeds.errors import UsageError, described
 
 PROJECT = "manyseeds"
@@ -130,6 +131,6 @@ def check_tracker(kind: str) -> None:
     """Raise UsageError where a tracker's package, an optional extra, or its mode is not there."""
     found = importlib.util.find_spec(kind)
     if found is None or found.origin is None:  # a folder wandb/ is a package without an origin
-        raise UsageError(f"--track {kind}: needs {kind}; pip install -e '.[{kind}]'")
+        raise UsageError(f"--track {kind}: needs {kind}; {installing(kind)}")
     if kind == "wandb" and (mode := os.environ.get(MODE) or "offline") not in MODES:
         raise UsageError(f"{MODE} {mode}: must be one of {', '.join(MODES)}")

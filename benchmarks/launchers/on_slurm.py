@@ -29,6 +29,7 @@ from manyseeds.benchmarks.launchers.jobs import (
     python_of,
     slots,
 )
+from manyseeds.digest import installing
 from manyseeds.errors import UsageError
 from manyseeds.process import end_with_parent
 from manyseeds.untrusted import open_to_write, read_shaped
@@ -85,7 +86,7 @@ def import_submitit() -> Any:
     try:
         import submitit
     except ImportError:
-        raise UsageError("--launcher slurm: needs submitit; pip install -e '.[cluster]'") from None
+        raise UsageError(f"--launcher slurm: needs submitit; {installing('cluster')}") from None
     return submitit
 
 

@@ -29,6 +29,7 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.policies import median_and_worst
 from manyseeds.benchmarks.store.trained import Trained
 from manyseeds.cli import ControlConfig
+from manyseeds.digest import installing
 from manyseeds.envs.gymnasium_bridge import as_ours, cannot_be_made, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.record import plural
@@ -180,7 +181,7 @@ def scene_of(trained: Trained) -> Scene:
 def not_drawn(env_id: str, error: Exception) -> UsageError:
     """What a user can do where an environment is not made or drawn."""
     if getattr(error.__cause__, "name", "") == "pygame":
-        return UsageError("needs pygame: pip install -e '.[watch]'")
+        return UsageError(f"needs pygame: {installing('watch')}")
     return cannot_be_made(env_id, error)
 
 
