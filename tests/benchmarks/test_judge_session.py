@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from manyseeds.benchmarks import judge
 from manyseeds.benchmarks.measurements import judge_session
 from manyseeds.benchmarks.store import sides
+from manyseeds.cli import PUBLISHED
+from manyseeds.digest import ROOT
 from manyseeds.untrusted import check
 from tests.benchmarks.conftest import Output, Patch
 
@@ -73,3 +76,19 @@ def test_a_session_is_judged_confirmed_and_written(
     assert judge_session.table(stored["tries"]) in printed
     assert "| 1 | " in printed
     assert "-20.0% [-40.0, +0.0]" in printed
+
+
+def test_the_page_tells_what_was_measured() -> None:
+    stored = json.loads((PUBLISHED / "judge_session.json").read_text())
+    check(stored, judge_session.STORED, "")
+    tries = stored["tries"]
+    page = (ROOT / "docs" / "judge.md").read_text()
+    assert judge_session.table(tries) in page
+    large = [x for x in tries if abs(x["effect"]["value"] / x["base"]) >= 0.1]
+    assert (len(large), {x["word"] for x in large}) == (11, {"worse"})
+    assert f"{median(x['seconds'] for x in large):.0f} seconds in the median" in page
+    counts = Counter((x["kind"], x["word"]) for x in tries)
+    assert counts["same formula", "equivalent"] == 13
+    assert counts["mistake", "worse"] == 10
+    assert (counts["trick", "better"], counts["trick", "worse"]) == (2, 4)
+    assert [x["confirmed"] for x in tries if x["kept"]] == ["better", "better"]
