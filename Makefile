@@ -85,7 +85,7 @@ release: ## everything that a release needs: tests, wheel, ten published seeds a
 	$(MAKE) test-wheel
 	$(PY) benchmarks/verify.py
 	$(PY) benchmarks/report.py --publish
-	@git diff --exit-code --stat -- results || { echo "make: the pages were stale" >&2; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "make: the pages were stale" >&2; exit 1; }
 	@echo "ready to be uploaded: $$(ls dist)"
 
 gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed

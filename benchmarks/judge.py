@@ -553,7 +553,8 @@ def write_page(
 
 
 def line_of(rows: Sequence[Mapping[str, Any]]) -> plots.Line:
-    """The mean of the seeds' curves; without an interval if a seed has diverged."""
+    """The mean of the seeds' curves; without an interval if they differ in their steps,
+    or if a return is missing."""
     steps = max((row["timesteps"] for row in rows), key=len)
     if all(row["timesteps"] == steps and None not in row["returns"] for row in rows):
         return plots.mean_line(steps, np.array([row["returns"] for row in rows]))

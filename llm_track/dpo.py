@@ -222,7 +222,8 @@ def update(
     rows: the numbers of each seed's pairs, as many as of the others or none.
     """
     learns = torch.tensor([bool(own) for own in rows], device=run.device)
-    n, size = max(map(len, rows)), max(config.micro_batch_size // 2, 1)
+    n = max(map(len, rows))
+    size = max(config.micro_batch_size // 2, 1)  # of pairs: each is two samples
     numbers = torch.tensor([list(own) or [0] * n for own in rows], device=run.device)
     sums = torch.zeros(7, len(rows), device=run.device)
     for some in numbers.split(size, 1) if n else ():

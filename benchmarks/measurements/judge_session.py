@@ -49,7 +49,12 @@ TRY: dict[str, Any] = {
     "kept": bool,
     "confirmed": (str, None),
 }
-STORED: dict[str, Any] = {**ORIGIN, "minutes": NUMBER, "tries": [TRY]}  # the file
+STORED: dict[str, Any] = {  # the file
+    **ORIGIN,
+    "envs": [str],
+    "minutes": NUMBER,
+    "tries": [TRY],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
