@@ -264,6 +264,7 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "benchmarks/experiments/catalog.py": {"names", "facts"},  # the project's own data
     "benchmarks/__main__.py": {"commands", "module_behind"},  # the project's own files
     "benchmarks/chapters/front_page.py": {"update_readme"},  # README.md of the checkout
+    "benchmarks/measurements/judge_session.py": {"read_edits", "judged"},  # likewise
     "benchmarks/measurements/known_kernels.py": {"main"},  # the project's own data
     "benchmarks/launchers/node.py": {"version", "pack", "unpack"},  # sources; archives in memory
     "benchmarks/merge.py": {"merge_run", "finished"},  # a method of parts
