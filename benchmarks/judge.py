@@ -38,7 +38,6 @@ from tyro.conf import Positional
 
 from manyseeds import plots, stats
 from manyseeds.benchmarks.experiments.sessions import (
-    BLOCK,
     LOOKS,
     Decision,
     Found,
@@ -138,17 +137,28 @@ class Cell:
     def scores(self, rows: Rows, seeds: Sequence[int], measure: str) -> dict[str, Floats]:
         """Both sides' scores, [S]; a seed without one is a failure. Raises UsageError."""
         own = {side: rows.of(self.env, self.physics, side) for side in SIDES}
-        worths = [
-            worth_of(own[side][seed][measure], own[side][seed]["diverged"])
-            for side in SIDES
-            for seed in seeds
-        ]
-        both = counted(worths, self.facts["random"])
-        if not np.isfinite(both).all():
+        both = [own[side][seed] for side in SIDES for seed in seeds]
+        worths = [worth_of(x[measure], x["diverged"]) for x in both]
+        scores = counted(worths, self.facts["random"]).reshape(2, -1)
+        if not np.isfinite(scores).all():
             raise UsageError(
                 f"--envs {self.env}: a seed has no score, and no failure score is known"
             )
-        return dict(zip(SIDES, both.reshape(2, -1), strict=True))
+        # Where the other side is below a random policy, a diverged one would gain by it.
+        diverged = np.array([w.diverged is not None for w in worths]).reshape(2, -1)
+        scores = np.where(diverged, scores.min(axis=0), scores)
+        return dict(zip(SIDES, scores, strict=True))
+
+    def identical(self, rows: Rows, seeds: Sequence[int]) -> bool:
+        """Whether both sides have the same weights, of all seeds."""
+        changed, against = (
+            [*map(rows.of(self.env, self.physics, side).get, seeds)] for side in SIDES
+        )
+        return all(
+            x["weights"] is not None
+            and (x["weights"], x["returns"]) == (y["weights"], y["returns"])
+            for x, y in zip(changed, against, strict=True)
+        )
 
     def differences(self, rows: Rows, seeds: Sequence[int], measure: str) -> Floats:
         """Normalised differences of pairs, [S]."""
@@ -206,7 +216,7 @@ def decide(
         for cell in cells:
             train_missing(trainers, rows, cell, needed)
         differences = [cell.differences(rows, needed, "auc") for cell in cells]
-        decision = rule.decide(differences)
+        decision = rule.decide(differences, [cell.identical(rows, needed) for cell in cells])
         if not flags.json:
             word = decision.overall.word
             console.print(f"{look} seeds a side, {seconds_of(rows):.0f} s: {word}", style="dim")
@@ -269,11 +279,11 @@ def judged(flags: Flags) -> list[dict[str, Any]]:
     check_results(Path(flags.results))
     check_unpublished(Path(flags.results))
     file = path_of(flags.file, "FILE").resolve()
-    algo = algorithm_of(file, source(file))
+    algo = algorithm_of(file, source(file), flags.against)
     session = Session.of(Path(flags.results), algo)
     with session.locked():
         if flags.confirm:
-            return confirmed(flags, session, file, algo)
+            return confirmed(flags, session)
         return [tried(flags, session, algo)]
 
 
@@ -291,13 +301,14 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
         change = described_change(changed, against, loaded)
         if not change:
             raise same
-        cells = cells_of(loaded, [0])
+        cells = cells_of(loaded)
         functions, speed = lost_kernels(trainers, [cell.env for cell in cells])
         about = {
             "change": ", ".join(change)[:200],
             "file": printable(flags.file),
             "against": printable(against.label),
             "commit": against.commit,
+            "module": against.module,
             "set": list(flags.set),
             "envs": [cell.env for cell in cells],
             "timesteps": flags.timesteps,
@@ -306,8 +317,6 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
         texts = {CHANGED: changed.text} | ({} if against.commit else {AGAINST: against.text})
         entry = session.begin(key, about, texts)
         number = entry["number"]
-        if number * BLOCK >= 9_000_000:
-            raise UsageError(f"{session.path}: has {number} tries; begin another by --results")
         rows = Rows.read(session.folder(entry) / "rows.json", key)
         level = level_of(number)
         if not flags.json:
@@ -326,17 +335,16 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
         "timesteps_per_cpu_second": speed,
         **outcome_of(decision, cells, rows, seeds),
     }
-    session.note(
-        entry, word=decision.overall.word, kept=decision.kept, seeds=decision.overall.seeds
-    )
+    session.note(entry, word=decision.overall.word, kept=outcome["kept"], seeds=len(seeds))
     folder = session.folder(entry)
     write_json(folder / "result.json", outcome)
     write_page(folder, outcome, cells, rows, seeds)
     return outcome | {"page": printable(str(folder / PAGE))}
 
 
-def cells_of(loaded: Mapping[str, Any], physics: Sequence[int]) -> list[Cell]:
-    """The cells of the environments that both sides have. Raises UsageError."""
+def cells_of(loaded: Mapping[str, Any], held_out: bool = False) -> list[Cell]:
+    """The cells of the environments that both sides have, with held-out physics, too, where they
+    have any. Raises UsageError."""
     envs = loaded[CHANGED]
     unknown = [env for env, x in envs.items() if None in (x["random"], x["reference"])]
     if unknown and len(envs) > 1:
@@ -344,16 +352,20 @@ def cells_of(loaded: Mapping[str, Any], physics: Sequence[int]) -> list[Cell]:
             f"--envs {unknown[0]}: its scores are not known, so that they cannot be averaged with "
             "others'; judge it alone"
         )
-    return [Cell(env, number, facts) for env, facts in envs.items() for number in physics]
+    return [
+        Cell(env, number, facts)
+        for env, facts in envs.items()
+        for number in range(2 if held_out and facts["varied"] else 1)
+    ]
 
 
-def confirmed(flags: Flags, session: Session, file: Path, algo: str) -> list[dict[str, Any]]:
+def confirmed(flags: Flags, session: Session) -> list[dict[str, Any]]:
     """Decide the tries that were kept, on held-out seeds and with held-out physics as well."""
     survivors = [x for x in session.tries if x["kept"]]
     if not survivors:
         raise UsageError(f"--confirm: {session.path} has no try that was found better")
     outcomes = []
-    for rank, entry in enumerate(survivors, 1):
+    for entry in survivors:
         folder = session.folder(entry)
         own = Flags(
             file=entry["file"], envs=tuple(entry["envs"]), minutes=flags.minutes,
@@ -362,7 +374,7 @@ def confirmed(flags: Flags, session: Session, file: Path, algo: str) -> list[dic
         text = source(folder / f"{CHANGED}.py")
         changed = Code(f"try {entry['number']}", text, (folder / f"{CHANGED}.py").resolve())
         if entry["commit"]:
-            against = code_of_commit(session, algo, file, entry["commit"])
+            against = code_of_commit(session, entry["module"], entry["commit"])
         else:
             path = (folder / f"{AGAINST}.py").resolve()
             against = Code(entry["against"], source(path), path)
@@ -370,13 +382,19 @@ def confirmed(flags: Flags, session: Session, file: Path, algo: str) -> list[dic
             console.print(f"confirming try {entry['number']}: {entry['change']}", markup=False)
         with training(changed, against) as trainers:
             loaded = load_sides(trainers, own, entry["set"])
-            cells = cells_of(loaded, [0, 1])
+            if (key := hash_of([loaded, entry["commit"]])) != entry["key"]:
+                raise UsageError(
+                    f"--confirm: the code of try {entry['number']} is no longer what was judged"
+                )
+            rank = entry["rank"] or 1 + max(x["rank"] or 0 for x in session.tries)
+            session.note(entry, rank=rank)  # once and for all: it has spent this level
+            cells = cells_of(loaded, held_out=True)
             lost_kernels(trainers, entry["envs"])
-            rows = Rows.read(folder / "confirm.json", hash_of(loaded))
+            rows = Rows.read(folder / "confirm.json", key)
             seeds, level = seeds_of(entry["number"], confirm=True), level_of(rank)
             decision, stands = decide(trainers, rows, cells, seeds, own, level)
-        session.note(entry, confirmed=decision.overall.word)
         shown = outcome_of(decision, cells, rows, seeds[: decision.overall.seeds])
+        session.note(entry, confirmed=confirmation(shown))
         about = {"file": entry["file"], "change": [entry["change"]], "try": entry["number"]}
         outcomes.append(
             {**about, "stands": stands, "seconds": seconds_of(rows), "confirm": True, **shown}
@@ -406,7 +424,8 @@ def outcome_of(
                 "final_effect": numbers(final),
                 "auc": {side: float(x.mean()) for side, x in scores["auc"].items()},
                 "final": {side: float(x.mean()) for side, x in scores["final"].items()},
-                "identical": all(
+                "identical": cell.identical(rows, seeds),
+                "same_returns": all(
                     sides[CHANGED][x]["returns"] == sides[AGAINST][x]["returns"] for x in seeds
                 ),
                 "diverged": {
@@ -418,12 +437,25 @@ def outcome_of(
             }
         )
     overall = words_of(decision.overall, float(np.mean([x["base"] for x in found])))
+    against_it = [x["env"] for x in found if x["word"] == "worse"]
+    against_it += [
+        f"{x['env']} (more seeds diverge)"
+        for x in found
+        if x["diverged"][CHANGED] > x["diverged"][AGAINST]
+    ]
     return {
         "seeds": decision.overall.seeds,
         "overall": overall,
-        "kept": decision.kept,
+        "kept": decision.overall.word == "better" and not against_it,
+        "worse_on": against_it,
         "cells": found,
     }
+
+
+def confirmation(outcome: Mapping[str, Any]) -> str:
+    """What a confirmation comes to: `better` of what is kept only."""
+    word: str = outcome["overall"]["word"]
+    return "not kept" if word == "better" and not outcome["kept"] else word
 
 
 def words_of(found: Found, base: float) -> dict[str, Any]:
@@ -435,17 +467,17 @@ def numbers(effect: Estimate) -> dict[str, float]:
     return {name: x for name, x in asdict(effect).items() if name in ("value", "low", "high")}
 
 
-def mean_curve(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+def mean_curve(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     """The mean return of the seeds at even steps of the training, with straight lines between
-    evaluations; a diverged one counts as long as it has returns."""
+    evaluations; a diverged one counts as long as it has returns. None where no seed has any."""
     end = max(row["timesteps"][-1] for row in rows)
     curves = []
     for row in rows:
         returns = [math.nan if x is None else x for x in row["returns"]]
         curves.append(np.interp(np.linspace(0, end, POINTS + 1), row["timesteps"], returns))
     known = np.isfinite(curves)
-    sums = np.where(known, curves, 0.0).sum(axis=0)
-    return [float(x) for x in sums / known.sum(axis=0).clip(1)]
+    sums, counts = np.where(known, curves, 0.0).sum(axis=0), known.sum(axis=0)
+    return [float(x / n) if n else None for x, n in zip(sums, counts, strict=True)]
 
 
 def effect_text(found: Mapping[str, Any], effect: Mapping[str, float]) -> str:
@@ -458,10 +490,11 @@ def effect_text(found: Mapping[str, Any], effect: Mapping[str, float]) -> str:
     return f"{effect['value']:+.3f} [{effect['low']:+.3f}, {effect['high']:+.3f}] normalised"
 
 
-def bars(curve: Sequence[float], low: float, high: float) -> str:
-    """A curve as one line of a terminal."""
+def bars(curve: Sequence[float | None], low: float, high: float) -> str:
+    """A curve as one line of a terminal, with gaps."""
     span = (high - low) or 1.0
-    return "".join(BARS[min(int((x - low) / span * len(BARS)), len(BARS) - 1)] for x in curve)
+    places = [None if x is None else int((x - low) / span * len(BARS)) for x in curve]
+    return "".join(" " if k is None else BARS[min(k, len(BARS) - 1)] for k in places)
 
 
 def say_change(
@@ -504,13 +537,14 @@ def said(outcome: Mapping[str, Any]) -> list[str]:
                 ("final score", "final", "final_effect"),
             )
         ]
-        same = "; the same bits" if cell["identical"] else ""
+        same = "; the same returns" if cell["same_returns"] else ""
+        same = "; the same bits" if cell["identical"] else same
         lost = [f"{n} {side}" for side, n in cell["diverged"].items() if n]
         diverged = f"; diverged: {', '.join(lost)}" if lost else ""
         lines += [f"{name}: {cell['word']}{same}{diverged}", *(f"  {text}" for text in scores)]
-        points = [x for curve in cell["curves"].values() for x in curve]
+        points = [x for curve in cell["curves"].values() for x in curve if x is not None]
         for side in (AGAINST, CHANGED):
-            curve = bars(cell["curves"][side], min(points), max(points))
+            curve = bars(cell["curves"][side], min(points, default=0), max(points, default=0))
             lines.append(f"  {curve} {side}")
     overall = outcome["overall"]
     word = overall["word"] if outcome["stands"] else "not yet decided; more --minutes go on"
@@ -520,7 +554,10 @@ def said(outcome: Mapping[str, Any]) -> list[str]:
     lines.append(f"over all: {word}; learning speed {effect}, {seeds} a side, {time}")
     if outcome.get("confirm"):
         confirmed = "confirmed" if outcome["kept"] else "not confirmed"
-        lines.append(f"  {confirmed} on held-out seeds and physics")
+        varied = " and physics" * any(cell["physics"] for cell in outcome["cells"])
+        lines.append(f"  {confirmed} on held-out seeds{varied}")
+    elif word == "better" and outcome["worse_on"]:
+        lines.append(f"  not kept: worse on {', '.join(outcome['worse_on'])}")
     elif outcome["kept"]:
         lines.append("  kept; --confirm decides on held-out seeds")
     return lines
@@ -548,7 +585,12 @@ def write_page(
         legend="mean over seeds, 95% bootstrap interval",
     )
     lines = [f"# {', '.join(outcome['change'])}", "", "![Learning curves](curves.svg)", "", "```"]
-    lines += [*said(outcome), "```", "", f"{outcome['file']}, against {outcome['against']}"]
+    lines += [
+        *said(outcome),
+        "```",
+        "",
+        printable(f"{outcome['file']}, against {outcome['against']}"),
+    ]
     write_bytes(folder / PAGE, ("\n".join(lines) + "\n").encode())
 
 
@@ -559,7 +601,8 @@ def line_of(rows: Sequence[Mapping[str, Any]]) -> plots.Line:
     if all(row["timesteps"] == steps and None not in row["returns"] for row in rows):
         return plots.mean_line(steps, np.array([row["returns"] for row in rows]))
     x = np.linspace(0, max(row["timesteps"][-1] for row in rows), POINTS + 1)
-    return plots.Line(x, mean_curve(rows), n=len(rows))
+    curve = np.array(mean_curve(rows), dtype=np.float64)
+    return plots.Line(x, curve, n=len(rows))
 
 
 @failing_in_one_line("", AGAIN)

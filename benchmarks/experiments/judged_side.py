@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from manyseeds import checkpoint
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import code_digest, origin_of
 from manyseeds.errors import UsageError, described
@@ -73,15 +74,17 @@ class Side:
     def loaded(self) -> dict[str, Any]:
         """What the side is."""
         found = {}
-        for env, config in self.configs.items():
-            spec = config.make_env().spec
+        for name, config in self.configs.items():
+            env = config.make_env()
+            spec = env.spec
             origins = {origin_of(self.module.train), *config.origins()}
-            found[env] = {
+            found[name] = {
                 "identity": identity(config),
                 "digest": code_digest(sorted(origins)),
                 "random": spec.random_score,
                 "reference": spec.reference_score,
                 "digits": spec.digits,
+                "varied": bool(PHYSICS & vars(sys.modules[type(env).__module__]).keys()),
             }
         return found
 
@@ -125,7 +128,8 @@ class Side:
         began = time.perf_counter(), time.process_time()
         try:
             run = RowRun([config] * len(seeds), seeds)
-            frame = run.scores(self.train_run(run))
+            policy = self.train_run(run)
+            frame = run.scores(policy)
         finally:
             for module, constants in varied.items():
                 vars(sys.modules[module]).update(constants)
@@ -133,18 +137,20 @@ class Side:
         curve = run.curve()
         greedy = curve[curve["mode"] == "greedy"].sort_values("timestep")
         by_row = [points for _, points in greedy.groupby("seed")]
+        weights = weights_of(policy, len(seeds))
         return [
             {
                 "seed": int(row["seed"]),
                 "auc": finite(row["auc"]),
                 "final": finite(row["final"]),
                 "diverged": finite(row["diverged"]),
+                "weights": own,
                 "seconds": spent[0] / len(seeds),
                 "cpu_seconds": spent[1] / len(seeds),
                 "timesteps": points["timestep"].tolist(),
                 "returns": [finite(x) for x in points["return_mean"]],
             }
-            for row, points in zip(frame.to_dict("records"), by_row, strict=True)
+            for row, points, own in zip(frame.to_dict("records"), by_row, weights, strict=True)
         ]
 
     def train_run(self, run: RowRun) -> Any:
@@ -200,6 +206,14 @@ def vary(env: Any, number: int) -> dict[str, dict[str, Any]]:
     if not PHYSICS & before.keys():
         raise UsageError(f"{env.spec.id}: has no physical constants that could be varied")
     return {module.__name__: before}
+
+
+def weights_of(policy: Any, seeds: int) -> list[str | None]:
+    """The SHA-256 of each seed's weights; None where a policy, or an old checkout, says none."""
+    digests = getattr(checkpoint, "weights_sha256", None)
+    if digests is None or not hasattr(policy, "state_dict"):
+        return [None] * seeds
+    return list(digests(policy.state_dict(), range(seeds)).values())
 
 
 def finite(value: Any) -> float | None:

@@ -9,7 +9,8 @@ together are ALPHA, however many tries there will be, so the probability that a 
 "better" of any change without effect is at most 5% (alpha spending: Foster and Stine 2008,
 "Alpha-investing", Journal of the Royal Statistical Society B 70, section 2; this gamma: Tian and
 Ramdas 2021, "Online control of the familywise error rate", Statistical Methods in Medical Research
-30). The same holds for "worse", which has a budget of its own.
+30). The same holds for "worse", which has a budget of its own. On several environments half of a
+level is for the word over all of them, and the other half for the words of single ones.
 
 **Looks.** A try is looked at after LOOKS seeds, and spends its level by Pocock's function
 ln(1 + (e - 1) t) (Lan and DeMets 1983, "Discrete sequential boundaries for clinical trials",
@@ -17,11 +18,12 @@ Biometrika 70). The test flips the signs of pairs. Without an effect every choic
 likely as the one observed, whatever the distribution: tails may be heavy, seeds may fail. At each
 look the choices with the largest means, as many as the level allows, are crossed out, and the
 change is better when the observed choice is one of them. All choices are equally likely to be the
-observed one, so that is exact over all looks together, on several environments as well.
+observed one, so that is exact over all looks together, on several environments as well. Later
+tries draw more choices: a level is that of FINEST of them at least.
 
-**Equivalent** is said from EQUIVALENT_FROM seeds on, where the interval lies within the margin. The
-tails of the interval are those of 95%, spent over the looks by the same function, so intervals hold
-at all looks at once.
+**Equivalent** is said from EQUIVALENT_FROM seeds on, where the interval lies within the margin, and
+at once where all weights are the same. The tails of the interval are those of 95%, spent over the
+looks by the same function, so intervals hold at all looks at once.
 
 S is a number of seeds, R of choices of signs.
 """
@@ -45,7 +47,9 @@ ALPHA = 0.05  # of a session, for "better" and for "worse"
 ZETA = 2.2857657  # of 1.6: the sum of all k^-1.6
 LOOKS = (12, 24, 48, 96)  # seeds
 EQUIVALENT_FROM = 48
-CHOICES = 99_999  # R, besides the one observed
+CHOICES = 99_999  # of signs, besides the one observed; R is a multiple
+FINEST = 20  # choices that a level is, at least
+MOST_TRIES = 200  # of a session: the last one draws choices for seconds
 ROUNDING = 1e-5  # of sums in float32, by the sum of magnitudes
 FIRST_TRIED = 100_000  # seeds from here on are the tries', BLOCK each
 BLOCK = 1_000
@@ -75,10 +79,11 @@ def seeds_of(number: int, confirm: bool = False) -> range:
     return range(first, first + LOOKS[-1])
 
 
-@lru_cache(maxsize=64)
-def signs(cell: int, first: int, n: int) -> NDArray[np.float32]:
-    """Random signs, `[R, n]`, of the seeds from `first` on in a cell of a try."""
-    rng = np.random.default_rng((BOOTSTRAP_SEED, cell, first))
+@lru_cache(maxsize=16)
+def signs(cell: int, first: int, n: int, part: int) -> NDArray[np.float32]:
+    """Random signs, `[CHOICES, n]`, of the seeds from `first` on in a cell of a try: a part of all
+    R choices."""
+    rng = np.random.default_rng((BOOTSTRAP_SEED, cell, first, part))
     chosen = rng.integers(0, 2, (CHOICES, n), dtype=np.int8)
     return (1 - 2 * chosen).astype(np.float32)
 
@@ -94,33 +99,39 @@ class SignTest:
     cells: Sequence[int]
     _looks: int = 0
     _seeds: int = 0
-    _sums: NDArray[np.float32] = field(default_factory=lambda: np.zeros(CHOICES, dtype=np.float32))
-    # Of either test, the choices that no look has crossed out.
-    _alive: list[NDArray[np.bool_]] = field(
-        default_factory=lambda: [np.ones(CHOICES, dtype=bool) for _ in range(2)]
-    )
+    _sums: NDArray[np.float32] = field(init=False)  # [R]
+    # Of either test, the choices that no look has crossed out, [R].
+    _alive: list[NDArray[np.bool_]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        R = CHOICES * math.ceil(FINEST / self.level / CHOICES)
+        self._sums = np.zeros(R, dtype=np.float32)
+        self._alive = [np.ones(R, dtype=bool) for _ in range(2)]
 
     def word(self, differences: Sequence[Floats]) -> Word:
         """What the next look says, `undecided` where nothing. differences: all so far, [S] of each
         cell."""
         for cell, own in zip(self.cells, differences, strict=True):
             block = own[self._seeds :].astype(np.float32)
-            # Not by BLAS, whose order of sums depends on the machine and its threads.
-            self._sums += np.einsum("rn,n->r", signs(cell, self._seeds, len(block)), block)
+            for part, sums in enumerate(np.split(self._sums, len(self._sums) // CHOICES)):
+                drawn = signs(cell, self._seeds, len(block), part)
+                # Not by BLAS, whose order of sums depends on the machine and its threads.
+                sums += np.einsum("rn,n->r", drawn, block)
         self._seeds = len(differences[0])
-        most = math.floor(spent(self.level, self._looks) * (CHOICES + 1))
+        R = len(self._sums)
+        most = math.floor(spent(self.level, self._looks) * (R + 1))
         self._looks += 1
         rounding = ROUNDING * float(sum(np.abs(own).sum() for own in differences))
         observed = float(sum(own.sum() for own in differences))
         words: tuple[Word, Word] = ("better", "worse")
         for word, sign, alive in zip(words, (1, -1), self._alive, strict=True):
-            allowed = most - (CHOICES - np.count_nonzero(alive))  # so many may be crossed out now
+            allowed = most - (R - np.count_nonzero(alive))  # so many may be crossed out now
             if allowed < 1:
                 continue
             sums = np.where(alive, sign * self._sums, -np.inf).astype(np.float32, copy=False)
             if np.count_nonzero(sums >= sign * observed - rounding) + 1 <= allowed:  # ties count
                 return word
-            bar = float(np.partition(sums, CHOICES - allowed)[CHOICES - allowed])
+            bar = float(np.partition(sums, R - allowed)[R - allowed])
             if np.count_nonzero(sums >= bar) > allowed:  # a tie at the border: none of it
                 bar += rounding
             alive &= sums < bar
@@ -152,11 +163,6 @@ class Decision:
     overall: Found
     cells: list[Found]
 
-    @property
-    def kept(self) -> bool:
-        """Whether the change is better over all, and worse nowhere."""
-        return self.overall.word == "better" and all(x.word != "worse" for x in self.cells)
-
 
 class Rule:
     """Decides one try, look by look."""
@@ -165,16 +171,16 @@ class Rule:
         """margins: of each cell (an environment, perhaps with other physics)."""
         E = len(margins)
         self.margins = [*margins, float(np.mean(margins))]
-        # The words of single cells share a level; that over all, by which a change is kept, has it.
-        groups = [*((level / E, [e]) for e in range(E)), (level, list(range(E)))]
+        shared = level if E == 1 else level / 2
+        groups = [*((shared / E, [e]) for e in range(E)), (shared, list(range(E)))]
         self.tests = [SignTest(a, cells) for a, cells in groups]
         self.groups = [cells for _, cells in groups]
         self.words: list[Word] = ["undecided"] * (E + 1)
         self.look = -1
 
-    def decide(self, differences: Sequence[Floats]) -> Decision:
+    def decide(self, differences: Sequence[Floats], identical: Sequence[bool]) -> Decision:
         """The decision at the next look. differences: all so far, [S] of each cell, as many as
-        LOOKS says."""
+        LOOKS says. identical: the cells where both sides have the same weights."""
         self.look += 1
         n = LOOKS[self.look]
         if any(len(own) != n for own in differences):
@@ -186,17 +192,18 @@ class Rule:
             if len(cells) == 1 and i == last:  # one cell is all there is
                 self.words[i] = self.words[0]
             elif self.words[i] == "undecided":
-                self.words[i] = self._word(i, own, margin)
+                same = all(identical[e] for e in cells)
+                self.words[i] = self._word(i, own, margin, same)
             found.append(Found(self.words[i], own, self.look))
         *each, overall = found
         return Decision(overall, each)
 
-    def _word(self, i: int, own: Sequence[Floats], margin: float) -> Word:
+    def _word(self, i: int, own: Sequence[Floats], margin: float, same: bool) -> Word:
+        if same:
+            return "equivalent"
         word = self.tests[i].word(own)
         if word != "undecided":
             return word
-        if not any(x.any() for x in own):
-            return "equivalent"
         if LOOKS[self.look] >= EQUIVALENT_FROM:
             effect = interval(own, self.look)
             if -margin <= effect.low and effect.high <= margin:

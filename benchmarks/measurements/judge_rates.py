@@ -138,7 +138,8 @@ def decided(differences: Floats, env: str, number: int) -> tuple[str, int]:
     """The word of the rule for a session's k-th try, and the seeds that it took."""
     rule = Rule(level_of(number), [margin_of(env)])
     while not rule.ended:
-        decision = rule.decide([differences[: LOOKS[rule.look + 1]]])
+        own = differences[: LOOKS[rule.look + 1]]
+        decision = rule.decide([own], [not own.any()])
     return decision.overall.word, decision.overall.seeds
 
 

@@ -25,12 +25,13 @@ from manyseeds.benchmarks import judge
 from manyseeds.benchmarks.experiments.sessions import level_of
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.cli import Positive, ScriptConfig, parse
-from manyseeds.digest import ROOT
+from manyseeds.digest import room_file
+from manyseeds.errors import UsageError
 from manyseeds.untrusted import NUMBER, ORIGIN
 from manyseeds.writing import write_bytes
 
 Kind = Literal["same formula", "trick", "mistake"]
-FILE = ROOT / "algos" / "ppo.py"
+FILE = room_file("algos/ppo.py")
 EDITS = Path(__file__).with_name("judge_session.toml")
 EFFECT = {"value": NUMBER, "low": NUMBER, "high": NUMBER}
 TRY: dict[str, Any] = {
@@ -98,13 +99,14 @@ def in_order() -> list[Edit]:
     return [edits[i] for i in np.random.default_rng(0).permutation(len(edits))]
 
 
-def judged(one: Edit, number: int, config: Config) -> dict[str, Any]:
-    """What the judge says of an edit."""
-    copy = Path(config.results) / "judge_session" / f"{number:02d}.py"
-    copy.parent.mkdir(parents=True, exist_ok=True)
+def judged(one: Edit, number: int, config: Config, folder: Path) -> dict[str, Any]:
+    """What the judge says of an edit, in a session of its own in a folder. Raises UsageError."""
+    copy = folder / f"{number:02d}.py"
+    folder.mkdir(parents=True, exist_ok=True)
     write_bytes(copy, one.of(FILE.read_text()).encode())
-    said = judge.judge(copy, str(FILE), config.envs, config.minutes, results=config.results)
-    assert said["try"] == number
+    said = judge.judge(copy, str(FILE), config.envs, config.minutes, results=folder)
+    if said["try"] != number:
+        raise UsageError(f"{folder}: has a session of other code or flags; remove it")
     return {
         "edit": one.name,
         "kind": one.kind,
@@ -140,9 +142,10 @@ def table(tries: Sequence[Mapping[str, Any]]) -> str:
 def main(args: Sequence[str] | None = None) -> None:
     """Judge all edits, confirm what was kept, and write the file."""
     config = parse(Config, {}, __doc__, args)
+    folder = Path(config.results) / "judge_session"
     tries = []
     for number, one in enumerate(in_order(), 1):
-        tries.append(judged(one, number, config))
+        tries.append(judged(one, number, config, folder))
         last = tries[-1]
         print(
             f"{number:2} {one.kind:12} {one.name}: {last['word']}, {last['seconds']:.0f} s",
@@ -151,11 +154,12 @@ def main(args: Sequence[str] | None = None) -> None:
     if any(x["kept"] for x in tries):
         flags = judge.Flags(
             file=str(FILE), confirm=True, json=True,
-            minutes=config.confirm_minutes, results=config.results,
+            minutes=config.confirm_minutes, results=str(folder),
         )  # fmt: skip
         for said in judge.judged(flags):
-            tries[said["try"] - 1]["confirmed"] = said["overall"]["word"]
-            print(f"try {said['try']} on held-out seeds and physics: {said['overall']['word']}")
+            word = judge.confirmation(said)
+            tries[said["try"] - 1]["confirmed"] = word
+            print(f"try {said['try']} on held-out seeds and physics: {word}")
     stored = {
         **origin(["manyseeds.benchmarks.measurements.judge_session:judged"]),
         "envs": list(config.envs),

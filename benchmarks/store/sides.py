@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from manyseeds.benchmarks.store.tries import (
     within,
 )
 from manyseeds.cli import path_of
-from manyseeds.digest import PACKAGE, ROOT, contents_in, text_of
+from manyseeds.digest import PACKAGE, ROOT, contents_in, room_file, text_of
 from manyseeds.errors import UsageError
 from manyseeds.process import ENDING, exit_reason
 from manyseeds.record import git, hash_of
@@ -54,6 +55,9 @@ class Trainer:
 
     def __init__(self, code: Code) -> None:
         self.code = code
+        if code.file and not code.file.exists():  # what a commit has of it
+            code.file.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(code.file, code.text)
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         text = untrusted.read_text(Path(str(judged_side.__file__)))
         paths = str(code.root), os.environ.get("PYTHONPATH", "")
@@ -146,10 +150,11 @@ def lost_kernels(trainers: Trainers, envs: Sequence[str]) -> tuple[dict[str, Any
     return functions, {side: probes[0][side]["speed"] for side in SIDES}
 
 
-def algorithm_of(file: Path, text: bytes) -> str:
-    """The algorithm of algos/ that a file is, or is a copy of. Raises UsageError."""
+def algorithm_of(file: Path, text: bytes, against: str) -> str:
+    """The algorithm of algos/ that a file is, or is a copy of. One that resembles none has its own
+    name where it is said what it is compared with; else raises UsageError."""
     names = catalog.names("algos")
-    folder = ROOT / "algos"
+    folder = room_file("algos")
     if file.parent == folder and file.stem in names:
         return file.stem
     lines = text.decode(errors="replace").splitlines()
@@ -159,9 +164,11 @@ def algorithm_of(file: Path, text: bytes) -> str:
         return difflib.SequenceMatcher(None, lines, theirs, autojunk=False).ratio()
 
     found, name = max((likeness(name), name) for name in names)
-    if found < ALIKE:
+    if found >= ALIKE:
+        return name
+    if not against:
         raise UsageError(f"FILE {file}: resembles no file of algos/; give --against FILE")
-    return name
+    return re.sub(r"[^\w-]", "-", file.stem)
 
 
 def sides_of(
@@ -181,33 +188,27 @@ def sides_of(
             return changed, Code(f"--against {against}", source(other), other.resolve())
         if against.endswith(".py"):
             raise UsageError(f"--against {against}: there is no such file")
-        return changed, code_of_commit(session, algo, file, against)
+        inside = within(file) or Path("algos", f"{algo}.py")
+        module = ".".join((PACKAGE, *inside.with_suffix("").parts))
+        return changed, code_of_commit(session, module, against)
     if with_itself:
         return changed, Code(f"{name} as it is", text, file)
     if (before := committed(file)) is not None:
-        return changed, Code(f"the committed {file.name}", before, kept(session, before, file))
-    original = ROOT / "algos" / f"{algo}.py"
+        folder = session.path.resolve() / "texts" / hash_of(before.decode(errors="replace"))
+        return changed, Code(f"the committed {file.name}", before, folder / file.name)
+    original = room_file(f"algos/{algo}.py")
     return changed, Code(f"algos/{algo}.py", source(original), original)
 
 
-def code_of_commit(session: Session, algo: str, file: Path, against: str) -> Code:
-    """The side of a commit: its own version of a file, or of what it is a copy of."""
+def code_of_commit(session: Session, module: str, against: str) -> Code:
+    """The side of a commit: its version of a module. Raises UsageError."""
     if not (commit := commit_of(against)):
         raise UsageError(f"--against {against}: is neither a file nor a commit")
     tree = tree_of(session.path.parents[1], commit).resolve()
-    inside = within(file) or Path("algos", f"{algo}.py")
+    inside = Path(*module.split(".")[1:]).with_suffix(".py")
     if not (tree / inside).is_file():
         raise UsageError(f"--against {against}: has no {inside}")
-    module = ".".join((PACKAGE, *inside.with_suffix("").parts))
     return Code(f"--against {against}", source(tree / inside), None, tree, module, commit)
-
-
-def kept(session: Session, text: bytes, file: Path) -> Path:
-    """A file of the session with a text that is in no file now."""
-    folder = session.path / "texts" / hash_of(text.decode(errors="replace"))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / file.name, text)
-    return (folder / file.name).resolve()
 
 
 def check_text(code: Code) -> None:
@@ -252,7 +253,7 @@ def described_change(changed: Code, against: Code, loaded: Mapping[str, Any]) ->
     for env, ours in loaded[CHANGED].items():
         theirs = loaded[AGAINST][env]["identity"]
         own = ours["identity"]
-        for name in own.keys() | theirs.keys():
+        for name in {**own, **theirs}:
             if own.get(name) != theirs.get(name):
                 found.append(f"{name} {theirs.get(name)} -> {own.get(name)}")
     if against.commit:

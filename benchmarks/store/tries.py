@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds import ROOMS, untrusted
+from manyseeds.benchmarks.experiments.sessions import MOST_TRIES
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 from manyseeds.locks import Locks
@@ -25,7 +26,7 @@ from manyseeds.record import git
 from manyseeds.untrusted import NUMBER
 from manyseeds.writing import replace_folder, write_bytes, write_json
 
-SCHEMA = 1
+SCHEMA = 2
 TRY: dict[str, Any] = {
     "number": int,
     "key": str,
@@ -33,12 +34,14 @@ TRY: dict[str, Any] = {
     "file": str,
     "against": str,
     "commit": str,
+    "module": str,  # of the commit
     "set": [str],
     "envs": [str],
     "timesteps": int,
     "word": str,
     "kept": bool,
     "seeds": int,
+    "rank": (int, None),  # among those that are confirmed, by which they share a budget
     "confirmed": (str, None),
 }
 LEDGER = {"schema": int, "tries": [TRY]}
@@ -50,6 +53,7 @@ ROW: dict[str, Any] = {
     "auc": (NUMBER, None),
     "final": (NUMBER, None),
     "diverged": (NUMBER, None),
+    "weights": (str, None),  # their SHA-256
     "seconds": NUMBER,
     "cpu_seconds": NUMBER,
     "timesteps": [int],
@@ -85,13 +89,16 @@ class Session:
     def begin(self, key: str, about: dict[str, Any], texts: dict[str, bytes]) -> dict[str, Any]:
         """The try with this key, which is entered in the ledger unless it is there.
 
-        texts: of the sides that are files.
+        texts: of the sides that are files. Raises UsageError where the session is full.
         """
         tries = self.tries
         if found := next((x for x in tries if x["key"] == key), None):
             return found
+        if len(tries) == MOST_TRIES:
+            raise UsageError(f"{self.path}: has all {MOST_TRIES} tries of a session; begin another")
         entry = {"number": len(tries) + 1, "key": key, **about}
-        entry |= {"word": "undecided", "kept": False, "seeds": 0, "confirmed": None}
+        entry |= {"word": "undecided", "kept": False, "seeds": 0}
+        entry |= {"rank": None, "confirmed": None}
         folder = self.folder(entry)
         folder.mkdir(parents=True, exist_ok=True)
         for side, text in texts.items():

@@ -45,10 +45,10 @@ def test_a_session_is_judged_confirmed_and_written(
     files: list[Path] = []
 
     def stub(
-        file: Path, against: str, envs: tuple[str, ...], minutes: float, results: str
+        file: Path, against: str, envs: tuple[str, ...], minutes: float, results: Path
     ) -> dict[str, Any]:
         assert (against, envs, minutes) == (str(judge_session.FILE), ("CartPole-v1",), 0.5)
-        assert results == str(tmp_path)
+        assert results == tmp_path / "judge_session"
         files.append(file)
         number, kept = len(files), len(files) == 3
         found = {"word": "better" if kept else "equivalent", "effect": EFFECT, "base": 0.5}
@@ -60,7 +60,8 @@ def test_a_session_is_judged_confirmed_and_written(
 
     def confirm(flags: judge.Flags) -> list[dict[str, Any]]:
         assert flags.confirm
-        return [{"try": 3, "overall": {"word": "undecided"}}]
+        assert flags.results == str(tmp_path / "judge_session")
+        return [{"try": 3, "overall": {"word": "undecided"}, "kept": False}]
 
     monkeypatch.setattr(judge, "judge", stub)
     monkeypatch.setattr(judge, "judged", confirm)

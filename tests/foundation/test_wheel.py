@@ -79,8 +79,8 @@ def test_the_version_names_all_folders(
     assert typed(monkeypatch, "--version") == 0
     version, results, cache = capsys.readouterr().out.splitlines()
     assert re.fullmatch(rf"{PACKAGE} \d+\.\d+\.\d+", version)
-    assert f"results: {tmp_path}/results/local" in results
-    assert "cache: /some/cache/manyseeds" in cache
+    assert f"results: {tmp_path / 'results' / 'local'}" in results
+    assert f"cache: {Path('/some/cache') / 'manyseeds'}" in cache
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,18 @@ def test_a_copy_is_edited_and_run_from_another_folder(installed: Path, tmp_path:
     assert status == 0
     assert "policy_loss of my_ppo.py was changed: PyTorch computes this now, not C" in err
     assert len({*unedited, *weights(tmp_path / "own")}) == 4
+
+
+def test_an_edited_copy_is_judged_against_its_original(installed: Path, tmp_path: Path) -> None:
+    there = {"path": installed, "cwd": tmp_path}
+    assert run("-m", PACKAGE, "copy", "ppo", "my_ppo.py", **there)[::2] == (0, "")
+    file = tmp_path / "my_ppo.py"
+    file.write_text(file.read_text().replace("-torch.minimum(ratio *", "torch.minimum(ratio *"))
+    words = ("my_ppo.py", "--envs", "CartPole-v1", "--timesteps", "4096")
+    status, out, err = run("-m", PACKAGE, "judge", *words, **there)
+    assert status == 0, err
+    assert "changed: policy_loss (against algos/ppo.py)" in out
+    assert "over all: worse" in out
 
 
 def test_help_is_typed_as_it_is_installed(installed: Path, tmp_path: Path) -> None:
