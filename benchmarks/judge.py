@@ -151,13 +151,12 @@ class Cell:
 
     def identical(self, rows: Rows, seeds: Sequence[int]) -> bool:
         """Whether both sides have the same weights, of all seeds."""
-        changed, against = (
-            [*map(rows.of(self.env, self.physics, side).get, seeds)] for side in SIDES
-        )
+        own = {side: rows.of(self.env, self.physics, side) for side in SIDES}
+        both = ([own[side][seed] for side in SIDES] for seed in seeds)
         return all(
             x["weights"] is not None
             and (x["weights"], x["returns"]) == (y["weights"], y["returns"])
-            for x, y in zip(changed, against, strict=True)
+            for x, y in both
         )
 
     def differences(self, rows: Rows, seeds: Sequence[int], measure: str) -> Floats:

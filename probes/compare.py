@@ -234,14 +234,17 @@ def explained(
 
 
 def factor(found: Outputs, right: Outputs) -> str:
-    """Whether all numbers are the right ones times one number."""
+    """Whether all numbers are the right ones times one number. Of a single one any would be, so it
+    must be a whole number, or one over it."""
     x, y = (torch.cat([side[k].flatten() for k in found]) for side in (found, right))
     times = float((x @ y) / (y @ y)) if bool(y.any()) else 0.0
-    if times and bool(close(x, times * y).all()):
-        return (
-            "the sign is inverted" if abs(times + 1) < RELATIVE else f"{times:.4g} times as large"
-        )
-    return ""
+    if not times or not bool(close(x, times * y).all()):
+        return ""
+    if abs(times + 1) < RELATIVE:
+        return "the sign is inverted"
+    whole = max(abs(times), 1 / abs(times))
+    plain = abs(whole - round(whole)) < RELATIVE
+    return f"{times:.4g} times as large" if len(y) > 1 or plain else ""
 
 
 def distance(found: Outputs, other: Outputs) -> float:

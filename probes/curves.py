@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from manyseeds import stats
-from manyseeds.cli import ControlConfig
+from manyseeds.cli import ControlConfig, Execution, field_marks
 from manyseeds.errors import UsageError
 from manyseeds.runs.control import Run
 from manyseeds.stats import Floats
@@ -38,6 +38,8 @@ LEVEL = 0.05  # of all tests together
 TESTS = 4
 MARGINS = {"slower": 0.2, "lower": 0.1}  # of the range of scores
 LAST_SHARE = 0.2  # of the training, whose evaluations are the late return
+GIVEN = {"env", "seeds", "first_seed", "init", "eval_budget"}  # otherwise, or always the same
+NEAR_THE_END = (0.9, 1.02)  # of the training: the last update may end a little later
 SPREAD = 1 / 3  # of the reference's: a spread below is too small
 
 
@@ -110,7 +112,8 @@ def module_of(algo: str) -> Any:
 def trained(algo: str, env: str, settings: tuple[tuple[str, Any], ...]) -> Reference:
     """Train the reference."""
     module, given = module_of(algo), dict(settings)
-    if unknown := given.keys() - {f.name for f in dataclasses.fields(module.Config)}:
+    free = {x for x, marks in field_marks(module.Config).items() if Execution() not in marks}
+    if unknown := given.keys() - (free - GIVEN):
         raise UsageError(f"{algo} has no hyperparameter {', '.join(sorted(unknown))}")
     run = Run(module.Config(env=env, seeds=SEEDS, quiet=True, **given))
     module.train(run.config, run)
@@ -149,8 +152,14 @@ def checked(
             f"need returns [S] or, with timesteps [K], [S, K] of at least {FEWEST} seeds; got "
             f"{list(theirs.shape)} with {'no' if steps is None else list(shape)} timesteps"
         )
-    if steps is not None and not 0.9 * total <= steps[-1] <= 2 * total:
-        raise ValueError(f"timesteps end at {steps[-1]:g}, total_timesteps is {total}")
+    if steps is not None:
+        if len(steps) < 2 or not (np.diff(steps) > 0).all():
+            raise ValueError("timesteps must be at least two, in order")
+        low, high = (share * total for share in NEAR_THE_END)
+        if not ((low <= steps) & (steps <= high)).any():
+            raise ValueError(
+                f"timesteps: none from {low:g} to {high:g}, where a training of {total} ends"
+            )
     return theirs, steps
 
 
@@ -163,7 +172,7 @@ def differences(reference: Reference, theirs: Floats, steps: Floats | None) -> l
         # One evaluation each: a mean of several, as below, would be steadier.
         scores = spreads = reference.returns[:, -1], theirs
     else:
-        within = steps <= 1.02 * reference.timesteps[-1]  # the last update may end a little later
+        within = steps <= NEAR_THE_END[1] * reference.timesteps[-1]
         steps, theirs = steps[within], theirs[:, within]
         ours = reference.at(steps)
         spreads = stats.area_under_curve(steps, ours), stats.area_under_curve(steps, theirs)

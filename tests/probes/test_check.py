@@ -447,3 +447,21 @@ def test_a_probe_follows_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo, "policy_loss", lambda ratio, advantages, clip: 0 * ratio.sum(-1))
     with pytest.raises(AssertionError):
         check("ppo.loss", others.ppo_loss)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([1.37], ""),
+        ([-1.0], "the sign is inverted"),
+        ([4.0], "4 times as large"),
+        ([-0.25], "-0.25 times as large"),
+        ([1.37, 2.74], "1.37 times as large"),
+        ([1.37, 2.7], ""),
+    ],
+)
+def test_a_single_number_is_a_multiple_only_by_a_whole_number(
+    found: list[float], said: str
+) -> None:
+    right = torch.tensor([1.0, 2.0][: len(found)])
+    assert compare.factor({"loss": torch.tensor(found)}, {"loss": right}) == said

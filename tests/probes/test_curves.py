@@ -228,7 +228,14 @@ def trained_anew(**settings: Any) -> Reference:
             [0, 10_000],
             SMALL,
             ValueError,
-            "timesteps end at 10000, total_timesteps is 20480",
+            "timesteps: none from 18432 to 20889.6, where a training of 20480 ends",
+        ),
+        (np.ones((3, 2)), [0, 40_000], SMALL, ValueError, "timesteps: none from 18432"),
+        (np.ones((3, 2)), [20_480, 0], SMALL, ValueError, "at least two, in order"),
+        (np.ones((3, 1)), [20_480], SMALL, ValueError, "at least two, in order"),
+        *(
+            ([1.0, 2.0, 3.0], None, SMALL | {name: value}, UsageError, "ppo has no hyperparameter")
+            for name, value in {"seeds": 5, "env": "CartPole-v1", "quiet": True}.items()
         ),
         (np.ones((3, 2)), [0, 1, 20_480], SMALL, ValueError, "got [3, 2] with [3] timesteps"),
     ],
