@@ -291,7 +291,9 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
     changed, against = sides_of(session, algo, flags.file, flags.against, bool(flags.set))
     check_text(changed)
     same = UsageError(
-        f"{changed.label}: says what {against.label} says; edit it, or give --against or --set"
+        f"--set {' '.join(flags.set)}: {flags.file} has that already"
+        if flags.set
+        else f"{changed.label}: says what {against.label} says; edit it, or give --against or --set"
     )
     if changed.text == against.text and not (flags.set or against.commit):
         raise same
@@ -301,7 +303,7 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
         if not change:
             raise same
         cells = cells_of(loaded)
-        functions, speed = lost_kernels(trainers, [cell.env for cell in cells])
+        functions, speed, seconds = lost_kernels(trainers, [cell.env for cell in cells])
         about = {
             "change": ", ".join(change)[:200],
             "file": printable(flags.file),
@@ -319,7 +321,12 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
         rows = Rows.read(session.folder(entry) / "rows.json", key)
         level = level_of(number)
         if not flags.json:
-            say_change(change, against, functions, speed, number, level, algo)
+            say_change(change, against, functions, speed)
+            text = f"try {number} of the session of {algo}, at level {100 * level:.2g}% of 5%"
+            console.print(text, markup=False)
+            if not rows.rows and LOOKS[0] * seconds > 60 * flags.minutes:
+                text = f"the first look takes more than {LOOKS[0] * seconds:.0f} s"
+                console.print(f"{text}, whatever --minutes is; --timesteps shortens it")
         decision, stands = decide(trainers, rows, cells, seeds_of(number), flags, level)
     seeds = seeds_of(number)[: decision.overall.seeds]
     outcome = {
@@ -501,9 +508,6 @@ def say_change(
     against: Code,
     functions: Mapping[str, Sequence[str]],
     speed: Mapping[str, float],
-    number: int,
-    level: float,
-    algo: str,
 ) -> None:
     """What is judged, and what it costs in speed."""
     more = f" and {len(change) - SAID} more" * (len(change) > SAID)
@@ -517,7 +521,6 @@ def say_change(
         f"speed: {by}{speed[CHANGED]:,.0f} timesteps/s of a core, without the change "
         f"{speed[AGAINST]:,.0f} ({ratio:.1f} times)"
     )
-    texts.append(f"try {number} of the session of {algo}, at level {100 * level:.2g}% of 5%")
     for text in texts:
         console.print(text, markup=False)
 

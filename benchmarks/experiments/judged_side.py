@@ -119,7 +119,8 @@ class Side:
         self.train_run(run)
         seconds = max(time.process_time() - began, 1e-9)
         speed = config.total_timesteps * len(seeds) / seconds
-        return {"speed": speed, "kernels": dict(self.computed)}
+        whole = self.configs[env].total_timesteps / speed
+        return {"speed": speed, "seconds": whole, "kernels": dict(self.computed)}
 
     def train(self, env: str, seeds: Sequence[int], physics: int) -> list[dict[str, Any]]:
         """Train seeds as one batch; a row per seed. physics: 0, or which held-out physics."""

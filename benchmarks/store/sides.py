@@ -125,10 +125,13 @@ def training(changed: Code, against: Code) -> Iterator[Trainers]:
         trainers.close()
 
 
-def lost_kernels(trainers: Trainers, envs: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def lost_kernels(
+    trainers: Trainers, envs: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any], float]:
     """Try both sides for a moment, and let PyTorch compute on both what C does not on one.
 
-    Returns the functions that PyTorch computes by side, and the timesteps a second of CPU of both.
+    Returns the functions that PyTorch computes by side, the timesteps a second of CPU of both, and
+    the seconds that a seed of the slower side takes at least.
     """
     probes = [trainers.ask("probe", env=env) for env in envs]
     in_torch = {
@@ -147,7 +150,8 @@ def lost_kernels(trainers: Trainers, envs: Sequence[str]) -> tuple[dict[str, Any
         side: list(dict.fromkeys(x for names in own.values() for x in names))
         for side, own in in_torch.items()
     }
-    return functions, {side: probes[0][side]["speed"] for side in SIDES}
+    speed = {side: probes[0][side]["speed"] for side in SIDES}
+    return functions, speed, max(sum(probe[side]["seconds"] for probe in probes) for side in SIDES)
 
 
 def algorithm_of(file: Path, text: bytes, against: str) -> str:

@@ -399,6 +399,7 @@ def test_a_file_without_a_change_or_that_is_no_python(tmp_path: Path, refusal: R
         (RENAMES, "--set lerning_rate=1", "--lerning-rate: unknown flag"),
         (RENAMES, "--set env=Acrobot-v1", "--set env: is no hyperparameter"),
         (RENAMES, "--set gamma", "must be NAME=VALUE"),
+        (RENAMES, "--set gamma=0.98", r"--set gamma=0\.98: .*mine\.py has that already"),
         (RENAMES, "--set clip_range=-1", "--clip-range -1"),
     ],
 )
