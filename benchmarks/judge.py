@@ -28,6 +28,7 @@ from manyseeds.command import failing_in_one_line
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ from manyseeds.benchmarks.store.sides import (
     algorithm_of,
     check_text,
     code_of_commit,
+    code_of_try,
     described_change,
     lost_kernels,
     sides_of,
@@ -133,6 +135,11 @@ class Cell:
         if random is None or reference is None:
             return 0.0, float(abs(against[: LOOKS[0]].mean())) or 1.0
         return random, reference
+
+    def normalized(self, scores: Floats) -> float:
+        """The mean of the unchanged side's scores, [S]."""
+        low, high = self.scale(scores)
+        return (float(scores.mean()) - low) / (high - low)
 
     def scores(self, rows: Rows, seeds: Sequence[int], measure: str) -> dict[str, Floats]:
         """Both sides' scores, [S]; a seed without one is a failure. Raises UsageError."""
@@ -245,9 +252,9 @@ def load_sides(trainers: Trainers, flags: Flags, words: Sequence[str]) -> dict[s
 def judge(
     file: str | Path,
     against: str = "",
-    envs: Sequence[str] = (),
+    envs: str | Sequence[str] = (),
     minutes: float = 5.0,
-    settings: Sequence[str] = (),
+    settings: str | Sequence[str] = (),
     timesteps: int = 0,
     results: str | Path = RESULTS,
 ) -> dict[str, Any]:
@@ -259,9 +266,9 @@ def judge(
     flags = Flags(
         file=str(file),
         against=against,
-        envs=tuple(envs),
+        envs=(envs,) if isinstance(envs, str) else tuple(envs),
         minutes=minutes,
-        set=tuple(settings),
+        set=(settings,) if isinstance(settings, str) else tuple(settings),
         timesteps=timesteps,
         results=str(results),
         json=True,
@@ -307,6 +314,7 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
         about = {
             "change": ", ".join(change)[:200],
             "file": printable(flags.file),
+            "paths": {side: str(x.code.file or "") for side, x in trainers.of.items()},
             "against": printable(against.label),
             "commit": against.commit,
             "module": against.module,
@@ -370,42 +378,47 @@ def confirmed(flags: Flags, session: Session) -> list[dict[str, Any]]:
     survivors = [x for x in session.tries if x["kept"]]
     if not survivors:
         raise UsageError(f"--confirm: {session.path} has no try that was found better")
-    outcomes = []
+    outcomes, refused = [], []
     for entry in survivors:
-        folder = session.folder(entry)
-        own = Flags(
-            file=entry["file"], envs=tuple(entry["envs"]), minutes=flags.minutes,
-            timesteps=entry["timesteps"], results=flags.results, json=flags.json,
-        )  # fmt: skip
-        text = source(folder / f"{CHANGED}.py")
-        changed = Code(f"try {entry['number']}", text, (folder / f"{CHANGED}.py").resolve())
-        if entry["commit"]:
-            against = code_of_commit(session, entry["module"], entry["commit"])
-        else:
-            path = (folder / f"{AGAINST}.py").resolve()
-            against = Code(entry["against"], source(path), path)
-        if not flags.json:
-            console.print(f"confirming try {entry['number']}: {entry['change']}", markup=False)
-        with training(changed, against) as trainers:
-            loaded = load_sides(trainers, own, entry["set"])
-            if (key := hash_of([loaded, entry["commit"]])) != entry["key"]:
-                raise UsageError(
-                    f"--confirm: the code of try {entry['number']} is no longer what was judged"
-                )
-            rank = entry["rank"] or 1 + max(x["rank"] or 0 for x in session.tries)
-            session.note(entry, rank=rank)  # once and for all: it has spent this level
-            cells = cells_of(loaded, held_out=True)
-            lost_kernels(trainers, entry["envs"])
-            rows = Rows.read(folder / "confirm.json", key)
-            seeds, level = seeds_of(entry["number"], confirm=True), level_of(rank)
-            decision, stands = decide(trainers, rows, cells, seeds, own, level)
-        shown = outcome_of(decision, cells, rows, seeds[: decision.overall.seeds])
-        session.note(entry, confirmed=confirmation(shown))
-        about = {"file": entry["file"], "change": [entry["change"]], "try": entry["number"]}
-        outcomes.append(
-            {**about, "stands": stands, "seconds": seconds_of(rows), "confirm": True, **shown}
-        )
+        try:
+            outcomes.append(confirmed_try(flags, session, entry))
+        except UsageError as error:
+            refused.append(f"--confirm: {error}")
+    if not outcomes:
+        raise UsageError("; ".join(refused))
+    for text in refused:
+        print(f"note: {text}", file=sys.stderr)
     return outcomes
+
+
+def confirmed_try(flags: Flags, session: Session, entry: dict[str, Any]) -> dict[str, Any]:
+    """Decide a try that was kept once more. Raises UsageError."""
+    own = Flags(
+        file=entry["file"], envs=tuple(entry["envs"]), minutes=flags.minutes,
+        timesteps=entry["timesteps"], results=flags.results, json=flags.json,
+    )  # fmt: skip
+    changed = code_of_try(session, entry, CHANGED)
+    if entry["commit"]:
+        against = code_of_commit(session, entry["module"], entry["commit"])
+    else:
+        against = code_of_try(session, entry, AGAINST)
+    if not flags.json:
+        console.print(f"confirming try {entry['number']}: {entry['change']}", markup=False)
+    with training(changed, against) as trainers:
+        loaded = load_sides(trainers, own, entry["set"])
+        if (key := hash_of([loaded, entry["commit"]])) != entry["key"]:
+            raise UsageError(f"{changed.label}: its code is no longer what was judged")
+        rank = entry["rank"] or 1 + max(x["rank"] or 0 for x in session.tries)
+        session.note(entry, rank=rank)  # once and for all: it has spent this level
+        cells = cells_of(loaded, held_out=True)
+        lost_kernels(trainers, entry["envs"])
+        rows = Rows.read(session.folder(entry) / "confirm.json", key)
+        seeds, level = seeds_of(entry["number"], confirm=True), level_of(rank)
+        decision, stands = decide(trainers, rows, cells, seeds, own, level)
+    shown = outcome_of(decision, cells, rows, seeds[: decision.overall.seeds])
+    session.note(entry, confirmed=confirmation(shown))
+    about = {"file": entry["file"], "change": [entry["change"]], "try": entry["number"]}
+    return {**about, "stands": stands, "seconds": seconds_of(rows), "confirm": True, **shown}
 
 
 # ---- What is said ---------------------------------------------------------------------------
@@ -418,8 +431,7 @@ def outcome_of(
     found = []
     for cell, own in zip(cells, decision.cells, strict=True):
         scores = {m: cell.scores(rows, seeds, m) for m in ("auc", "final")}
-        low, high = cell.scale(scores["auc"][AGAINST])
-        base = (float(scores["auc"][AGAINST].mean()) - low) / (high - low)
+        base, final_base = (cell.normalized(x[AGAINST]) for x in scores.values())
         final = stats.mean_difference(cell.differences(rows, seeds, "final"))
         sides = {side: rows.of(cell.env, cell.physics, side) for side in SIDES}
         found.append(
@@ -428,6 +440,7 @@ def outcome_of(
                 "physics": cell.physics,
                 **words_of(own, base),
                 "final_effect": numbers(final),
+                "final_base": final_base,
                 "auc": {side: float(x.mean()) for side, x in scores["auc"].items()},
                 "final": {side: float(x.mean()) for side, x in scores["final"].items()},
                 "identical": cell.identical(rows, seeds),
@@ -486,10 +499,9 @@ def mean_curve(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     return [float(x / n) if n else None for x, n in zip(sums, counts, strict=True)]
 
 
-def effect_text(found: Mapping[str, Any], effect: Mapping[str, float]) -> str:
-    """`-11.0% [-15.3, -6.4]` of the unchanged side's score above a random policy's, or where that
-    is near 0 the normalised difference."""
-    base = found["base"]
+def effect_text(base: float, effect: Mapping[str, float]) -> str:
+    """`-11.0% [-15.3, -6.4]` of the unchanged side's normalised score, or where that is near 0 the
+    normalised difference."""
     if base > 0.05:
         value, low, high = (100 * effect[name] / base for name in ("value", "low", "high"))
         return f"{value:+.1f}% [{low:+.1f}, {high:+.1f}]"
@@ -533,10 +545,10 @@ def said(outcome: Mapping[str, Any]) -> list[str]:
         form = stats.number_format([*cell["auc"].values()], cell["digits"])
         scores = [
             f"{title} {cell[m][AGAINST]:{form}} -> {cell[m][CHANGED]:{form}}, "
-            f"{effect_text(cell, cell[effect])}"
-            for title, m, effect in (
-                ("AUC", "auc", "effect"),
-                ("final score", "final", "final_effect"),
+            f"{effect_text(cell[base], cell[effect])}"
+            for title, m, effect, base in (
+                ("AUC", "auc", "effect", "base"),
+                ("final score", "final", "final_effect", "final_base"),
             )
         ]
         same = "; the same returns" if cell["same_returns"] else ""
@@ -549,19 +561,24 @@ def said(outcome: Mapping[str, Any]) -> list[str]:
             curve = bars(cell["curves"][side], min(points, default=0), max(points, default=0))
             lines.append(f"  {curve} {side}")
     overall = outcome["overall"]
-    word = overall["word"] if outcome["stands"] else "not yet decided; more --minutes go on"
+    ended = outcome["stands"] or outcome["seeds"] == LOOKS[-1]
+    word = overall["word"] if ended else "not yet decided; more --minutes go on"
     seeds = plural(outcome["seeds"], "seed")
-    effect = effect_text(overall, overall["effect"])
+    effect = effect_text(overall["base"], overall["effect"])
     time = f"{outcome['seconds']:.0f} s"
     lines.append(f"over all: {word}; learning speed {effect}, {seeds} a side, {time}")
+    worse_on = ", ".join(outcome["worse_on"])
+    against_it = f": worse on {worse_on}" if word == "better" and worse_on else ""
     if outcome.get("confirm"):
-        confirmed = "confirmed" if outcome["kept"] else "not confirmed"
+        confirmed = (
+            "confirmed" if outcome["kept"] else "not confirmed" if ended else "not yet confirmed"
+        )
         varied = " and physics" * any(cell["physics"] for cell in outcome["cells"])
-        lines.append(f"  {confirmed} on held-out seeds{varied}")
-    elif word == "better" and outcome["worse_on"]:
-        lines.append(f"  not kept: worse on {', '.join(outcome['worse_on'])}")
+        lines.append(f"  {confirmed} on held-out seeds{varied}{against_it}")
     elif outcome["kept"]:
         lines.append("  kept; --confirm decides on held-out seeds")
+    elif against_it:
+        lines.append(f"  not kept{against_it}")
     return lines
 
 

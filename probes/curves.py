@@ -153,10 +153,11 @@ def checked(
             f"{list(theirs.shape)} with {'no' if steps is None else list(shape)} timesteps"
         )
     if steps is not None:
-        if len(steps) < 2 or not (np.diff(steps) > 0).all():
-            raise ValueError("timesteps must be at least two, in order")
         low, high = (share * total for share in NEAR_THE_END)
-        if not ((low <= steps) & (steps <= high)).any():
+        theirs, steps = theirs[:, steps <= high], steps[steps <= high]
+        if len(steps) < 2 or steps[0] < 0 or not (np.diff(steps) > 0).all():
+            raise ValueError(f"timesteps must be at least two up to {high:g}, in order")
+        if steps[-1] < low:
             raise ValueError(
                 f"timesteps: none from {low:g} to {high:g}, where a training of {total} ends"
             )
@@ -172,8 +173,6 @@ def differences(reference: Reference, theirs: Floats, steps: Floats | None) -> l
         # One evaluation each: a mean of several, as below, would be steadier.
         scores = spreads = reference.returns[:, -1], theirs
     else:
-        within = steps <= NEAR_THE_END[1] * reference.timesteps[-1]
-        steps, theirs = steps[within], theirs[:, within]
         ours = reference.at(steps)
         spreads = stats.area_under_curve(steps, ours), stats.area_under_curve(steps, theirs)
         found += lower("slower", "the mean return over training", *spreads, scale)

@@ -48,8 +48,10 @@ ZETA = 2.2857657  # of 1.6: the sum of all k^-1.6
 LOOKS = (12, 24, 48, 96)  # seeds
 EQUIVALENT_FROM = 48
 CHOICES = 99_999  # of signs, besides the one observed; R is a multiple
-FINEST = 20  # choices that a level is, at least
-MOST_TRIES = 200  # of a session: the last one draws choices for seconds
+FINEST = 10  # choices that a level is, at least
+MOST_TRIES = 200  # of a session: on three environments the last one draws choices for 15 s
+    100  # of a session: the last one draws choices for seconds, on ten environments a minute
+)
 ROUNDING = 1e-5  # of sums in float32, by the sum of magnitudes
 FIRST_TRIED = 100_000  # seeds from here on are the tries', BLOCK each
 BLOCK = 1_000
@@ -79,13 +81,14 @@ def seeds_of(number: int, confirm: bool = False) -> range:
     return range(first, first + LOOKS[-1])
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def signs(cell: int, first: int, n: int, part: int) -> NDArray[np.float32]:
     """Random signs, `[CHOICES, n]`, of the seeds from `first` on in a cell of a try: a part of all
     R choices."""
     rng = np.random.default_rng((BOOTSTRAP_SEED, cell, first, part))
-    chosen = rng.integers(0, 2, (CHOICES, n), dtype=np.int8)
-    return (1 - 2 * chosen).astype(np.float32)
+    bits = np.frombuffer(rng.bytes(-(-CHOICES * n // 8)), dtype=np.uint8)
+    chosen = np.unpackbits(bits, count=CHOICES * n).reshape(CHOICES, n)
+    return 1 - 2 * chosen.astype(np.float32)
 
 
 @dataclass
@@ -132,9 +135,8 @@ class SignTest:
             if np.count_nonzero(sums >= sign * observed - rounding) + 1 <= allowed:  # ties count
                 return word
             bar = float(np.partition(sums, R - allowed)[R - allowed])
-            if np.count_nonzero(sums >= bar) > allowed:  # a tie at the border: none of it
-                bar += rounding
-            alive &= sums < bar
+            tied = np.count_nonzero(sums >= bar) > allowed  # at the border: none of these
+            alive &= sums <= bar + rounding if tied else sums < bar
         return "undecided"
 
 
@@ -191,7 +193,7 @@ class Rule:
             own = [differences[e] for e in cells]
             if len(cells) == 1 and i == last:  # one cell is all there is
                 self.words[i] = self.words[0]
-            elif self.words[i] == "undecided":
+            elif self.words[i] not in ("better", "worse"):
                 same = all(identical[e] for e in cells)
                 self.words[i] = self._word(i, own, margin, same)
             found.append(Found(self.words[i], own, self.look))
@@ -199,11 +201,11 @@ class Rule:
         return Decision(overall, each)
 
     def _word(self, i: int, own: Sequence[Floats], margin: float, same: bool) -> Word:
-        if same:
-            return "equivalent"
         word = self.tests[i].word(own)
         if word != "undecided":
             return word
+        if same:
+            return "equivalent"
         if LOOKS[self.look] >= EQUIVALENT_FROM:
             effect = interval(own, self.look)
             if -margin <= effect.low and effect.high <= margin:

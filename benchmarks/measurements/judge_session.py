@@ -132,7 +132,7 @@ def table(tries: Sequence[Mapping[str, Any]]) -> str:
     lines += ["|--:|---|---|---|---|--:|--:|"]
     for x in tries:
         word = x["word"] + (f"; confirmed: {x['confirmed']}" if x["confirmed"] else "")
-        cells = [x["number"], x["edit"], x["kind"], word, judge.effect_text(x, x["effect"])]
+        cells = [x["number"], x["edit"], x["kind"], word, judge.effect_text(x["base"], x["effect"])]
         cells += [x["seeds"], f"{x['seconds']:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)

@@ -32,6 +32,7 @@ TRY: dict[str, Any] = {
     "key": str,
     "change": str,
     "file": str,
+    "paths": {str: str},  # of the sides that are files
     "against": str,
     "commit": str,
     "module": str,  # of the commit
@@ -44,7 +45,7 @@ TRY: dict[str, Any] = {
     "rank": (int, None),  # among those that are confirmed, by which they share a budget
     "confirmed": (str, None),
 }
-LEDGER = {"schema": int, "tries": [TRY]}
+LEDGER = {"schema": int, "tries": [{str: object}]}
 ROW: dict[str, Any] = {
     "env": str,
     "physics": int,
@@ -82,7 +83,11 @@ class Session:
         except FileNotFoundError:
             return []
         if found["schema"] != SCHEMA:
-            raise UsageError(f"{self.path}: has schema {found['schema']}, this version {SCHEMA}")
+            raise UsageError(
+                f"{self.path}: is a session of schema {found['schema']}, this version has {SCHEMA}; "
+                "begin another by --results"
+            )
+        found = untrusted.read_shaped(self.path / "ledger.json", {**LEDGER, "tries": [TRY]})
         tries: list[dict[str, Any]] = found["tries"]
         return tries
 

@@ -34,6 +34,7 @@ CLIPPED = "-torch.minimum(ratio * advantages, clipped * advantages).mean(-1)"
 # An edit of each kind: what it replaces, by what.
 HURTS = (CLIPPED, CLIPPED.removeprefix("-"))
 RENAMES = ("clipped", "bounded")
+BESIDE = "import torch\n\nimport beside\n"
 SHORT = ("--envs", "CartPole-v1", "--timesteps", "4096")
 
 
@@ -148,12 +149,28 @@ def test_words() -> None:
 
 
 def test_the_last_try_of_a_session_still_finds_what_is_large() -> None:
-    """By choices enough for its level, 4.5e-6: at least 20 of them."""
+    """By choices enough for its level, 1.4e-5."""
     rng = np.random.default_rng(0)
     level = level_of(sessions.MOST_TRIES)
     found = decided(Rule(level, [0.05]), [0.1 + 0.05 * rng.standard_normal(LOOKS[-1])])
     assert (found.overall.word, found.overall.seeds) == ("better", LOOKS[1])
-    assert len(sessions.SignTest(level, [0])._sums) >= 20 / level
+    assert len(sessions.SignTest(level, [0])._sums) >= sessions.FINEST / level
+
+
+def test_what_a_look_finds_equal_may_differ_at_the_next() -> None:
+    """Whether by the same returns or by the same bits: later seeds decide."""
+    rng = np.random.default_rng(0)
+    late = np.concatenate([np.zeros(LOOKS[0]), -1 + 0.1 * rng.standard_normal(LOOKS[-1])])
+    noise = 0.2 * rng.standard_normal(LOOKS[-1])
+    rule, words = Rule(level_of(1), [0.001, 0.001]), []
+    while not rule.ended:
+        n = LOOKS[rule.look + 1]
+        found = rule.decide(
+            [late[:n], noise[:n] - noise[:n].mean() - late[:n].mean()], [n == 12, False]
+        )
+        words.append(found.cells[0].word)
+    assert (words[0], words[-1]) == ("equivalent", "worse")
+    assert decided(Rule(level_of(1), [0.05]), [late[: LOOKS[-1]]]).overall.word == "worse"
 
 
 def rows_of(folder: Path, changed: list[Any], against: list[Any]) -> Rows:
@@ -187,6 +204,16 @@ def test_what_diverges_more_often_is_not_kept(tmp_path: Path) -> None:
         assert outcome["kept"] == kept
         lines = judge.said(outcome | {"stands": True, "seconds": 1.0})
         assert ("  not kept: worse on Pendulum-v1 (more seeds diverge)" in lines) != kept
+        *_, last = judge.said(outcome | {"stands": True, "seconds": 1.0, "confirm": True})
+        assert last.startswith("  confirmed on" if kept else "  not confirmed on held-out seeds: w")
+        *_, over_all, last = judge.said(
+            outcome | {"stands": False, "seconds": 1.0, "confirm": True}
+        )
+        assert "over all: not yet decided; more --minutes go on" in over_all
+        assert last.startswith("  confirmed on" if kept else "  not yet confirmed on")
+        outcome["overall"]["word"], outcome["kept"] = "undecided", False
+        *_, over_all = judge.said(outcome | {"stands": False, "seconds": 1.0, "seeds": LOOKS[-1]})
+        assert "over all: undecided; " in over_all
 
 
 def test_the_same_returns_are_not_the_same_bits(tmp_path: Path) -> None:
@@ -205,13 +232,17 @@ def test_a_full_session_refuses_a_new_try(tmp_path: Path) -> None:
     session = Session.of(tmp_path, "ppo")
     entry: dict[str, Any] = {
         **dict.fromkeys(("change", "file", "against", "commit", "module"), ""),
-        **{"set": [], "envs": [], "timesteps": 0},
+        **{"set": [], "envs": [], "timesteps": 0, "paths": {}},
     }
     for number in range(sessions.MOST_TRIES):
         assert session.begin(f"{number}", entry, {})["number"] == number + 1
     with pytest.raises(UsageError, match="has all 200 tries of a session; begin another"):
         session.begin("another", entry, {})
     assert session.begin("7", entry, {})["number"] == 8
+    ledger = session.path / "ledger.json"
+    ledger.write_text(ledger.read_text().replace('"schema": 2', '"schema": 1'))
+    with pytest.raises(UsageError, match="is a session of schema 1, this version has 2; begin ano"):
+        session.tries  # noqa: B018
 
 
 def test_a_later_try_needs_more() -> None:
@@ -290,10 +321,33 @@ def test_a_gain_is_kept_and_confirmed_on_held_out_seeds_and_physics(
     assert min(row["seed"] for row in rows) >= sessions.FIRST_HELD_OUT
     by_physics = [[x["auc"] for x in rows if x["physics"] == k] for k in (0, 1)]
     assert by_physics[0] != by_physics[1]
-    kept = results / "judge/ppo/try-001/changed.py"
-    kept.write_text(kept.read_text().replace(*HURTS))
-    message = refusal(judge.main, *confirming)
-    assert "--confirm: the code of try 1 is no longer what was judged" in message
+
+
+@pytest.mark.slow
+def test_what_is_confirmed_is_what_was_judged(
+    tmp_path: Path, capsys: Output, refusal: Refusal
+) -> None:
+    """With the files that it imports; a try whose code is gone keeps no other from it."""
+    results, there = tmp_path / "results", ("--results", str(tmp_path / "results"))
+    (tmp_path / "beside.py").write_text("SHARE = 1.0\n")
+    hurts = edited(tmp_path, HURTS, name="hurts.py")
+    helped = edited(tmp_path, ("pg_loss +", "beside.SHARE * pg_loss +"), ("import torch\n", BESIDE))
+    for number in (1, 2):
+        judge.main([str(helped), "--against", str(hurts), *SHORT, *there])
+        assert tries(results)[-1]["kept"]
+        if number == 1:
+            helped.write_text(helped.read_text().replace("beside.SHARE *", "beside.SHARE * 1.0 *"))
+    capsys.readouterr()
+    # The file of the first try has changed since, and its copy has no other file beside it.
+    judge.main([str(helped), "--confirm", *there, "--json"])
+    printed, notes = capsys.readouterr()
+    assert [x["try"] for x in json.loads(printed)] == [2]
+    assert notes.count("note: --confirm: try 1: ModuleNotFoundError: No module named") == 1
+    assert [x["rank"] for x in tries(results)] == [None, 1]
+    (tmp_path / "beside.py").write_text("SHARE = 0.5\n")
+    with pytest.raises(UsageError, match="--confirm: try 1: ") as refused_all:
+        judge.judged(judge.Flags(file=str(helped), confirm=True, json=True, results=str(results)))
+    assert "try 2: its code is no longer what was judged" in str(refused_all.value)
 
 
 @pytest.mark.slow

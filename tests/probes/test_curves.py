@@ -230,9 +230,11 @@ def trained_anew(**settings: Any) -> Reference:
             ValueError,
             "timesteps: none from 18432 to 20889.6, where a training of 20480 ends",
         ),
-        (np.ones((3, 2)), [0, 40_000], SMALL, ValueError, "timesteps: none from 18432"),
-        (np.ones((3, 2)), [20_480, 0], SMALL, ValueError, "at least two, in order"),
-        (np.ones((3, 1)), [20_480], SMALL, ValueError, "at least two, in order"),
+        *(
+            (np.ones((3, len(steps))), steps, SMALL, ValueError, "must be at least two up to 20889")
+            for steps in ([0, 40_000], [20_480, 0], [20_480], [-9, 20_480], [0, np.nan])
+        ),
+        (np.ones((3, 3)), [0, 10, 40_000], SMALL, ValueError, "timesteps: none from 18432"),
         *(
             ([1.0, 2.0, 3.0], None, SMALL | {name: value}, UsageError, "ppo has no hyperparameter")
             for name, value in {"seeds": 5, "env": "CartPole-v1", "quiet": True}.items()
