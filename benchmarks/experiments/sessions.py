@@ -50,8 +50,6 @@ EQUIVALENT_FROM = 48
 CHOICES = 99_999  # of signs, besides the one observed; R is a multiple
 FINEST = 10  # choices that a level is, at least
 MOST_TRIES = 200  # of a session: on three environments the last one draws choices for 15 s
-    100  # of a session: the last one draws choices for seconds, on ten environments a minute
-)
 ROUNDING = 1e-5  # of sums in float32, by the sum of magnitudes
 FIRST_TRIED = 100_000  # seeds from here on are the tries', BLOCK each
 BLOCK = 1_000
