@@ -84,7 +84,7 @@ class Session:
             return []
         if found["schema"] != SCHEMA:
             raise UsageError(
-                f"{self.path}: is a session of schema {found['schema']}, this version has {SCHEMA}; "
+                f"{self.path}: has schema {found['schema']}, this version {SCHEMA}; "
                 "begin another by --results"
             )
         found = untrusted.read_shaped(self.path / "ledger.json", {**LEDGER, "tries": [TRY]})

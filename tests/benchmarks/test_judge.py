@@ -241,7 +241,7 @@ def test_a_full_session_refuses_a_new_try(tmp_path: Path) -> None:
     assert session.begin("7", entry, {})["number"] == 8
     ledger = session.path / "ledger.json"
     ledger.write_text(ledger.read_text().replace('"schema": 2', '"schema": 1'))
-    with pytest.raises(UsageError, match="is a session of schema 1, this version has 2; begin ano"):
+    with pytest.raises(UsageError, match="has schema 1, this version 2; begin another"):
         session.tries  # noqa: B018
 
 
