@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyseeds import ROOMS, digest
+from manyseeds import PROBES, ROOMS, digest
 from manyseeds.kernels.guard import C_CODE, Walk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ class Copy:
     """The code and its tests, without results, in an empty folder; and a process to run them in."""
 
     def __init__(self, folder: Path) -> None:
-        for name in ("manyseeds", *ROOMS, "examples", "tests"):
+        for name in ("manyseeds", *ROOMS, PROBES, "examples", "tests"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", folder)
