@@ -315,7 +315,7 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
             "change": ", ".join(change)[:200],
             "file": printable(flags.file),
             "paths": {side: str(x.code.file or "") for side, x in trainers.of.items()},
-            "against": printable(against.label),
+            "against": printable(against.name),
             "commit": against.commit,
             "module": against.module,
             "set": list(flags.set),
@@ -339,7 +339,7 @@ def tried(flags: Flags, session: Session, algo: str) -> dict[str, Any]:
     seeds = seeds_of(number)[: decision.overall.seeds]
     outcome = {
         "file": flags.file,
-        "against": against.label,
+        "against": against.name,
         "change": change,
         "try": number,
         "level": level,
@@ -523,7 +523,7 @@ def say_change(
 ) -> None:
     """What is judged, and what it costs in speed."""
     more = f" and {len(change) - SAID} more" * (len(change) > SAID)
-    texts = [f"changed: {', '.join(change[:SAID])}{more} (against {against.label})"]
+    texts = [f"changed: {', '.join(change[:SAID])}{more} (against {against.name})"]
     ratio = speed[AGAINST] / speed[CHANGED]
     lost = [x for x in functions[CHANGED] if x not in functions[AGAINST]]
     by = (

@@ -42,12 +42,16 @@ SIDES = (CHANGED, AGAINST)
 class Code:
     """The code of one side."""
 
-    label: str
+    label: str  # in messages, as it was typed
     text: bytes  # of its file
     file: Path | None  # that is run; None: `module` of the checkout `root`
     root: Path = ROOT
     module: str = ""
     commit: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.label.removeprefix("--against ")
 
 
 class Trainer:

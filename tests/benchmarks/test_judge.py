@@ -22,6 +22,7 @@ from manyseeds.benchmarks.experiments.sessions import LOOKS, Rule, level_of
 from manyseeds.benchmarks.measurements import judge_rates
 from manyseeds.benchmarks.store import sides
 from manyseeds.benchmarks.store.tries import ROWS, Rows, Session
+from manyseeds.cli import PUBLISHED
 from manyseeds.digest import ROOT
 from manyseeds.envs.cartpole import CartPole
 from manyseeds.errors import UsageError
@@ -308,7 +309,9 @@ def test_a_gain_is_kept_and_confirmed_on_held_out_seeds_and_physics(
     confirming = [str(PPO), "--confirm", "--results", str(results), "--json"]
     assert "has no try that was found better" in refusal(judge.main, *confirming)
     judge.main(words)
-    assert "kept; --confirm decides on held-out seeds\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.replace("\n", "").startswith(f"changed: policy_loss (against {words[2]})")
+    assert "kept; --confirm decides on held-out seeds\n" in printed
     judge.main(confirming)
     (outcome,) = json.loads(capsys.readouterr().out)
     assert [(x["env"], x["physics"]) for x in outcome["cells"]] == [
@@ -531,3 +534,27 @@ def test_rates_of_sessions(tmp_path: Path, monkeypatch: Patch, capsys: Output) -
     assert cell["try 10"]["+10%"]["seeds"] >= cell["try 1"]["+10%"]["seeds"]
     with pytest.raises(UsageError, match=r"has no rows\.json of a try"):
         judge_rates.real_pairs(str(tmp_path))
+
+
+def test_the_page_tells_how_often_the_judge_errs() -> None:
+    stored = json.loads((PUBLISHED / "judge_rates.json").read_text())
+    check(stored, judge_rates.STORED, "")
+    page = " ".join((ROOT / "docs" / "judge.md").read_text().split())
+    errors = {word: f"{100 * share:.1f}%" for word, share in stored["errors"].items()}
+    assert max(stored["errors"].values()) <= sessions.ALPHA
+    assert f"{errors['better']} keep one and {errors['worse']} call one worse" in page
+    power = stored["power"]
+    assert f"from published seeds of {len(power)} cells" in page
+
+    def enough(number: int, percent: int, share: float) -> int:
+        """The cells where a gain and a loss are both found so often."""
+        signs = (f"+{percent}%", f"-{percent}%")
+        return sum(
+            all(cell[f"try {number}"][x]["found"] >= share for x in signs)
+            for cell in power.values()
+        )
+
+    assert f"at least 95% of first tries in {enough(1, 10, 0.95)} cells" in page
+    assert f"of tenth ones, in at least 80% in {enough(10, 10, 0.8)}" in page
+    assert f"at least 80% of first tries in {enough(1, 5, 0.8)} cells, of tenth ones in" in page
+    assert f"of tenth ones in {enough(10, 5, 0.8)}." in page
