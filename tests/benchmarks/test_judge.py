@@ -555,6 +555,6 @@ def test_the_page_tells_how_often_the_judge_errs() -> None:
         )
 
     assert f"at least 95% of first tries in {enough(1, 10, 0.95)} cells" in page
-    assert f"of tenth ones, in at least 80% in {enough(10, 10, 0.8)}" in page
+    assert f"Of tenth tries, in at least 80% in {enough(10, 10, 0.8)} cells" in page
     assert f"at least 80% of first tries in {enough(1, 5, 0.8)} cells, of tenth ones in" in page
-    assert f"of tenth ones in {enough(10, 5, 0.8)}." in page
+    assert f"of tenth ones in {enough(10, 5, 0.8)}; for PPO" in page
