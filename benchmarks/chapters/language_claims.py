@@ -180,7 +180,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         [Table("language-zero", ZERO_COLUMNS, rows)],
         figure=curves_of(
             "language-zero",
-            "pass@1 and length of R1-Zero",
+            "pass@1 and format of R1-Zero",
             {"pass@1": "pass@1", "format": "format"},
             {run: m for run, (_, m) in shown.items()},
         ),
