@@ -137,7 +137,7 @@ class Cell:
         return random, reference
 
     def normalized(self, scores: Floats) -> float:
-        """The mean of the unchanged side's scores, [S]."""
+        """The normalised mean of the unchanged side's scores, [S]."""
         low, high = self.scale(scores)
         return (float(scores.mean()) - low) / (high - low)
 
@@ -156,15 +156,18 @@ class Cell:
         scores = np.where(diverged, scores.min(axis=0), scores)
         return dict(zip(SIDES, scores, strict=True))
 
+    def same(self, rows: Rows, seeds: Sequence[int], *measures: str) -> bool:
+        """Whether both sides have the same measures, all known, of all seeds."""
+        changed, against = (rows.of(self.env, self.physics, side) for side in SIDES)
+        return all(
+            changed[seed][x] is not None and changed[seed][x] == against[seed][x]
+            for seed in seeds
+            for x in measures
+        )
+
     def identical(self, rows: Rows, seeds: Sequence[int]) -> bool:
         """Whether both sides have the same weights, of all seeds."""
-        own = {side: rows.of(self.env, self.physics, side) for side in SIDES}
-        both = ([own[side][seed] for side in SIDES] for seed in seeds)
-        return all(
-            x["weights"] is not None
-            and (x["weights"], x["returns"]) == (y["weights"], y["returns"])
-            for x, y in both
-        )
+        return self.same(rows, seeds, "weights", "returns")
 
     def differences(self, rows: Rows, seeds: Sequence[int], measure: str) -> Floats:
         """Normalised differences of pairs, [S]."""
@@ -444,9 +447,7 @@ def outcome_of(
                 "auc": {side: float(x.mean()) for side, x in scores["auc"].items()},
                 "final": {side: float(x.mean()) for side, x in scores["final"].items()},
                 "identical": cell.identical(rows, seeds),
-                "same_returns": all(
-                    sides[CHANGED][x]["returns"] == sides[AGAINST][x]["returns"] for x in seeds
-                ),
+                "same_returns": cell.same(rows, seeds, "returns"),
                 "diverged": {
                     side: sum(sides[side][x]["diverged"] is not None for x in seeds)
                     for side in SIDES
@@ -570,9 +571,8 @@ def said(outcome: Mapping[str, Any]) -> list[str]:
     worse_on = ", ".join(outcome["worse_on"])
     against_it = f": worse on {worse_on}" if word == "better" and worse_on else ""
     if outcome.get("confirm"):
-        confirmed = (
-            "confirmed" if outcome["kept"] else "not confirmed" if ended else "not yet confirmed"
-        )
+        confirmed = "not confirmed" if ended else "not yet confirmed"
+        confirmed = "confirmed" if outcome["kept"] else confirmed
         varied = " and physics" * any(cell["physics"] for cell in outcome["cells"])
         lines.append(f"  {confirmed} on held-out seeds{varied}{against_it}")
     elif outcome["kept"]:

@@ -211,7 +211,7 @@ def sides_of(
 def code_of_try(session: Session, entry: Mapping[str, Any], side: str) -> Code:
     """A side as it was tried: its file, beside which there may be others that it imports, or where
     that has changed the session's copy."""
-    copy = (session.folder(dict(entry)) / f"{side}.py").resolve()
+    copy = (session.folder(entry) / f"{side}.py").resolve()
     text, file = source(copy), Path(entry["paths"][side])
     label = f"try {entry['number']}" if side == CHANGED else entry["against"]
     return Code(label, text, file if file.is_file() and source(file) == text else copy)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ class Session:
     def _write(self, tries: Sequence[dict[str, Any]]) -> None:
         write_json(self.path / "ledger.json", {"schema": SCHEMA, "tries": tries})
 
-    def folder(self, entry: dict[str, Any]) -> Path:
+    def folder(self, entry: Mapping[str, Any]) -> Path:
         return self.path / f"try-{entry['number']:03d}"
 
     @contextlib.contextmanager
