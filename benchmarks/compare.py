@@ -26,10 +26,10 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from manyseeds import plots, stats
+from manyseeds.benchmarks.experiments.verdicts import margin_at
 from manyseeds.benchmarks.store.imported import ENDINGS, imported_line
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
-    MARGIN,
     Result,
     load_result,
     parity_of,
@@ -113,6 +113,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
     print_table(f"{title}, greedy return [95% interval]", header, scores)
     if note := stats.coverage_note(len(r.seeds) for r in results):
         print(note)
+    env, measures = first.spec.id, (("late score", "late"), ("AUC", "auc"))
     verdicts = [
         (
             name,
@@ -126,8 +127,8 @@ def compare(paths: Sequence[str], out: Path) -> None:
     ]
     if verdicts:
         print_table(
-            f"Against {names[0]}: difference of mean normalised scores, margin {MARGIN}",
-            ("run", "n", "late score", "AUC"),
+            f"Against {names[0]}: difference of mean normalised scores",
+            ("run", "n", *(f"{title}, margin {margin_at(env, x)}" for title, x in measures)),
             verdicts,
         )
     print(f"plot: {out}")

@@ -1,6 +1,7 @@
 """Films a trained policy in Gymnasium's own environment, or compares its returns there with ours.
 
     python benchmarks/watch.py results/runs/CartPole-v1/ppo/169f4dbf
+    python benchmarks/watch.py --learning results/runs/CartPole-v1/ppo/169f4dbf
     python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/169f4dbf [RUN ...]
 
 A RUN is the folder of a run or one of its parts `seeds-000-009`, with weights on this machine. Of
@@ -9,7 +10,10 @@ The module of an environment `module:Name-v0` is imported only if `--env module:
 
 **The film**, a GIF, is drawn by Gymnasium's renderer, and by ours for Gridworld-v0:
 the greedy policy of the median seed by final return, or of `--seed`, in episodes that begin with
-`reset(seed=0)`, `reset(seed=1)`, ... It runs at the environment's speed; see web/film.py.
+`reset(seed=0)`, `reset(seed=1)`, ... It runs at the environment's speed; see web/film.py. With
+`--learning` that seed is trained again, alone and in memory, and shown as it was at its start and
+end and at the evaluations nearest to 5, 15 and 40% of the training. If its weights are not those
+that are stored, a note says so.
 
 **The check** plays the same greedy policies on our native environment and on Gymnasium's own, E
 episodes of each of the S seeds on each side. States are not copied from one side to the other, so
@@ -36,10 +40,13 @@ from __future__ import annotations
 
 from manyseeds.command import failing_in_one_line
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +57,7 @@ from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters.environment_pages import in_other_episodes
 from manyseeds.benchmarks.measurements.measure import origin
 from manyseeds.benchmarks.measurements.native import COLUMNS, Checked
+from manyseeds.benchmarks.store.again import machine_bound, train_again
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import load_result
 from manyseeds.benchmarks.store.stored import file_name, open_run
@@ -62,12 +70,15 @@ from manyseeds.evaluate import CHUNK, FINAL_EPISODES
 from manyseeds.process import set_up_process
 from manyseeds.progress import print_table
 from manyseeds.record import RunFolder, plural, ranges
+from manyseeds.runs.control import Run, Snapshot
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
 from manyseeds.writing import write_bytes, write_json
 
 MIN_EPISODES = 20  # per seed and side: a bootstrap of fewer is far too sure of itself
 RESAMPLES = 2000
+STAGES = (0.0, 0.05, 0.15, 0.4)  # of a training, besides its end; early on a policy changes most
 PUBLISHED = (
     "environment",
     "algorithm",
@@ -81,6 +92,36 @@ PUBLISHED = (
 # ---- The film -------------------------------------------------------------------------------
 
 
+class Learning(Run):
+    """A training that keeps the policy of every evaluation."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kept: dict[int, Any] = {}  # by timestep
+
+    def _evaluate(self, snapshot: Snapshot) -> None:
+        super()._evaluate(snapshot)
+        self.kept[int(snapshot.timesteps[0])] = copy.deepcopy(snapshot.policy)
+
+
+def learning_of(trained: Trained, seed: int) -> dict[int, Trained]:
+    """The policies of a seed, by timesteps of its training, which is repeated."""
+    run = open_run(RunFolder(trained.run))
+    total, config = trained.config.total_timesteps, run.configs[0]
+    print(f"trains seed {seed} again, {total:,} timesteps", flush=True)
+    again = train_again(run.parts[0], config, [seed], Learning)
+    assert isinstance(again.run, Learning)
+    kept = again.run.kept
+    row, last = trained.seeds.index(seed), max(kept)
+    policies: tuple[Any, Any] = trained.policy, kept[last]
+    sides = (policy.state_dict().values() for policy in policies)
+    if not all(torch.equal(stored[row], here[0]) for stored, here in zip(*sides, strict=True)):
+        changed = "its code has changed since" if part_is_stale(config) else machine_bound(config)
+        print(f"note: other weights than the stored ones{changed and ': '}{changed}")
+    nearest = {min(kept, key=lambda t: abs(t - share * total)) for share in STAGES}
+    return {t: replace(trained, policy=kept[t], seeds=[seed]) for t in sorted({*nearest, last})}
+
+
 def watch(
     path: str,
     out: Path | None,
@@ -88,8 +129,12 @@ def watch(
     episodes: int,
     fps: float | None,
     trusted_env: str = "",
+    learning: bool = False,
 ) -> None:
-    """Write the film of a run, by default RESULTS/watch/ENV-ALGORITHM.gif."""
+    """Write the film of a run, by default RESULTS/watch/ENV-ALGORITHM.gif.
+
+    learning: show the seed at several points of its training, RESULTS/watch/ENV-ALGORITHM-learning.
+    """
     parts = load_trained(path, trusted_env)
     if seed is None:
         seed = median_seed(parts)
@@ -98,10 +143,11 @@ def watch(
         there = ranges(s for part in parts for s in part.seeds)
         raise UsageError(f"--seed {seed}: {path} has weights of the seeds {there}")
     if out is None:
-        name = file_name(f"{trained.config.env}-{trained.algo}") + ".gif"
-        out = trained.results / "watch" / name
+        name = file_name(f"{trained.config.env}-{trained.algo}")
+        out = trained.results / "watch" / f"{name}{'-learning' if learning else ''}.gif"
         out.parent.mkdir(exist_ok=True)
-    made = film(trained, seed, episodes, fps)
+    stages = partial(learning_of, trained, seed) if learning else None
+    made = film(trained, seed, episodes, fps, stages)
     write_bytes(out, made.gif)
     print("\n".join(made.episodes))
     print(f"film: {out} ({made.size})")
@@ -230,6 +276,8 @@ def check_all(paths: Sequence[str], episodes: int, out: Path | None) -> None:
 class Flags:
     runs: Positional[tuple[str, ...]] = ()
     """Folder of a run or of one of its parts; with --check of several."""
+    learning: bool = False
+    """Train the seed again, and show it at up to five points of its training."""
     check: bool = False
     """Compare returns in our environment and Gymnasium's, and print the tables."""
     seed: int | None = None
@@ -260,8 +308,8 @@ def main(args: Sequence[str] | None = None) -> None:
         if given.check:
             if out is not None and out.exists() and not out.is_dir():
                 raise UsageError(f"--out {out}: is not a folder")
-            for name in ("seed", "fps", "env"):
-                if getattr(given, name) not in (None, ""):
+            for name in ("seed", "fps", "env", "learning"):
+                if getattr(given, name) != getattr(Flags(), name):
                     raise UsageError(f"--{name}: is for the film, not for --check")
             check_all(runs, given.episodes or FINAL_EPISODES, out)
             return
@@ -271,7 +319,7 @@ def main(args: Sequence[str] | None = None) -> None:
             raise UsageError(f"--fps {given.fps:g}: must be from 2 to 1000")
         if out is not None and out.suffix != ".gif":
             raise UsageError(f"--out {out}: must end in .gif")
-        watch(runs[0], out, given.seed, given.episodes or 1, given.fps, given.env)
+        watch(runs[0], out, given.seed, given.episodes or 1, given.fps, given.env, given.learning)
     except OSError as error:  # not writable, a folder of that name
         raise UsageError(str(error)) from None
 

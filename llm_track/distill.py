@@ -80,7 +80,8 @@ class Config(tasks.TaskConfig):
     """On-policy distillation."""
 
     teacher: str = "tiny-teacher"
-    """tiny-teacher, a folder, or a hub name. tiny-teacher is tiny after a run of grpo.py."""
+    """The teacher of all seeds: tiny-teacher, which is tiny after a run of grpo.py, a folder, or a
+    hub name."""
     prompts: PositiveInt = 64
     """K, prompts per step."""
     group_size: PositiveInt = 4

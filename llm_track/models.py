@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds.cli import flag, path_of
-from manyseeds.digest import ROOT, boundary, code_digest
+from manyseeds.digest import ROOT, boundary, code_digest, installing, room_file
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.llm_track import sampling, tasks
 from manyseeds.locks import alone
@@ -213,7 +213,7 @@ def run_command(command: Sequence[str], name: str) -> None:
     inherited = {k: value for k, value in os.environ.items() if k not in Processes.VARIABLES}
     path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
     with subprocess.Popen(
-        [sys.executable, str(ROOT / command[0]), *command[1:]],
+        [sys.executable, str(room_file(command[0])), *command[1:]],
         env={**inherited, "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -586,7 +586,7 @@ def check_request(config: Any) -> None:
 def check_installed(package: str, what: str, name: str, extra: str) -> None:
     """Raise UsageError unless a package can be imported. extra: of pyproject.toml, for the hint."""
     if importlib.util.find_spec(package) is None:
-        raise UsageError(f"{what}: needs {name}; pip install -e '.[{extra}]'")
+        raise UsageError(f"{what}: needs {name}; {installing(extra)}")
 
 
 def looked_at(name: str, what: str) -> tuple[Any, Any]:
@@ -735,14 +735,6 @@ def learning_rate(initial: float, done: float, config: LanguageConfig) -> float:
     if config.lr_schedule == "cosine":
         return initial * (1 - math.cos(math.pi * left)) / 2
     return initial
-
-
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, initial: float, done: float, config: LanguageConfig
-) -> None:
-    """Give all weights of an optimizer the learning rate after a share of the training."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate(initial, done, config)
 
 
 class Reference:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -372,13 +373,13 @@ def sample_metrics(
     )
     metrics = {name: x / count for name, x in zip(columns, means, strict=True)}
     if G > 1:
-        run.look_for_signal(bool(signal.any()), no_signal(metrics))
+        run.look_for_signal(signal > 0, partial(no_signal, metrics))
     return {**metrics, **own_metrics(rollout, graded, run), "entropy": entropy / length}
 
 
-def no_signal(metrics: dict[str, Tensor]) -> str:
-    """What is said of first steps without a group of different rewards, and what to look at."""
-    words = ", ".join(f"{x} {metrics[x].mean():.3g}" for x in ("reward", "format", "length"))
+def no_signal(metrics: dict[str, Tensor], seeds: Tensor) -> str:
+    """What is said of seeds without a group of different rewards, and what to look at."""
+    words = ", ".join(f"{x} {metrics[x][seeds].mean():.3g}" for x in ("reward", "format", "length"))
     return (
         f"all rewards of every group were equal ({words} on average): there is nothing to learn "
         "from; look at completions (llm_track/generate.py --out), at how answers and rewards are "

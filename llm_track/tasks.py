@@ -45,7 +45,7 @@ import numpy as np
 
 from manyseeds import user_code
 from manyseeds.cli import flag, known, path_of, read_flag
-from manyseeds.digest import boundary
+from manyseeds.digest import boundary, installing
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import RunFolder, folder_digest, is_finished, read_seal
 from manyseeds.runs.language import LanguageConfig, LanguageRun
@@ -226,9 +226,7 @@ def math_verify_grader() -> Callable[[str, str], bool]:
     try:
         from math_verify import LatexExtractionConfig, parse, verify
     except ImportError:
-        raise UsageError(
-            "--grader math-verify: needs math-verify; pip install -e '.[math]'"
-        ) from None
+        raise UsageError(f"--grader math-verify: needs math-verify; {installing('math')}") from None
 
     known: dict[str, Any] = {}  # right answers by text, without those that took too long to read
 
@@ -435,7 +433,9 @@ class Task:
 
     def checked_accuracy(self, problem: Problem, completion: str) -> float:
         """The accuracy; UsageError unless it is a number from 0 to 1."""
-        found = self.accuracy(problem, completion)
+        return self._checked("accuracy", self.accuracy(problem, completion), completion)
+
+    def _checked(self, method: str, found: float, completion: str) -> float:
         if not isinstance(found, Real | np.bool_):
             what = user_code.kind(found)
         elif 0 <= found <= 1:
@@ -443,12 +443,13 @@ class Task:
         else:
             what = f"{found}"
         said = f"returned {what}, not a number from 0 to 1, for {user_code.shown(completion)}"
-        raise UsageError(f"--task {self.id}: accuracy {said}")
+        raise UsageError(f"--task {self.id}: {method} {said}")
 
     def grade(self, problem: Problem, completion: str) -> Graded:
-        """A completion with its rewards by rules."""
+        """A completion with its rewards by rules: accuracy and format, each checked."""
         accuracy = self.checked_accuracy(problem, completion)
-        return Graded(problem, completion, accuracy, self.format(completion))
+        framed = self._checked("format", self.format(completion), completion)
+        return Graded(problem, completion, accuracy, framed)
 
     def format(self, completion: str) -> float:
         """The format reward of a completion that continues what its prompt opens.
@@ -1023,6 +1024,8 @@ def own_task(task: str) -> Task:
             f"{what}: is {user_code.kind(made)}; extend manyseeds.llm_track.tasks.Task or "
             "GeneratedTask"
         )
+    if type(made).grade is not Task.grade:
+        raise UsageError(f"{what}: has a method grade; only accuracy and format can be its own")
     if not isinstance(getattr(made, "id", None), str):
         raise UsageError(f"{what}: needs an id, a text")
     if made.id in GENERATED or not re.fullmatch(r"\w[\w.-]*", made.id):
@@ -1079,7 +1082,7 @@ def from_hub(task: str, read: Callable[..., Problem], name: str, config: str | N
     try:
         import datasets
     except ImportError:
-        raise UsageError(f"--task {task}: needs datasets; pip install -e '.[llm]'") from None
+        raise UsageError(f"--task {task}: needs datasets; {installing('llm')}") from None
     try:
         splits = datasets.load_dataset(name, config)
     except Exception as error:  # of the hub, the network or the files

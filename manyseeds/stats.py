@@ -233,8 +233,9 @@ def over_starts(
         return found
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     seeds = rng.integers(0, S, (resamples, S))
-    chosen = rng.integers(0, E, (resamples, E))
-    weights = np.stack([np.bincount(row, minlength=E) for row in chosen], axis=1) / E  # [E, R]
+    chosen = rng.integers(0, E, (resamples, E)) + E * np.arange(resamples)[:, None]
+    counts = np.bincount(chosen.ravel(), minlength=E * resamples)
+    weights = counts.reshape(resamples, E).T / E  # [E, R]
     means = (values @ weights).T  # [R, S]
     drawn = np.take_along_axis(means, seeds, axis=1)
     resampled = STATISTICS[statistic](drawn, axis=-1)

@@ -48,6 +48,7 @@ import torch
 
 from manyseeds.benchmarks.measurements.measure import SeedsLearningOnly, measured
 from manyseeds.cli import exit_with, from_identity, parse_both, read_algo
+from manyseeds.digest import installing
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
     dapo,
@@ -114,7 +115,7 @@ def library() -> Any:
     try:
         import trl
     except ImportError:
-        raise UsageError("benchmarks/trl_baseline.py: needs trl; pip install -e '.[trl]'") from None
+        raise UsageError(f"benchmarks/trl_baseline.py: needs trl; {installing('trl')}") from None
     return trl
 
 

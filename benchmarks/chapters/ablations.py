@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Block,
     Claim,
     Code,
@@ -27,6 +28,7 @@ from manyseeds.benchmarks.chapters.differences import (
     BETTER,
     CLAIM_RULE,
     HOLM,
+    MARGINS_SINCE,
     Verdicts,
     answer,
     answered,
@@ -127,7 +129,8 @@ HYPOTHESES = (
         BY_NAME["normalisation"],
         "Normalised advantages",
         "PPO learns faster with advantages that are normalised in every minibatch.",
-        "Huang et al., 2022, The 37 Implementation Details of PPO",
+        f"{OURS}; Huang et al. (2022) list the detail, and Andrychowicz et al. (2021, arXiv "
+        "2006.05990) find little effect",
         "auc",
         with_normalisation,
         ("PPO with its preset, with and without ", Code("--normalize-advantage"), "."),
@@ -150,7 +153,7 @@ HYPOTHESES = (
         "Weights of REINFORCE",
         "REINFORCE learns faster with weights of lower variance: with return-to-go than with "
         "R(tau), and with a baseline or Q than with return-to-go.",
-        "Schulman et al., 2016, arXiv 1506.02438",
+        f"{OURS}, after Schulman et al., 2016, arXiv 1506.02438",
         "auc",
         lower_variance,
         (
@@ -182,7 +185,8 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
         "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. The comparisons that "
         "decide a claim were stated before the runs were trained, except for the runs of the "
         "presets and the first ten seeds of REINFORCE on CartPole-v1. So was the measure: AUC, or "
-        "the final score, in whose place verdicts have since compared the late score."
+        "the final score, in whose place verdicts have since compared the late score. "
+        f"{MARGINS_SINCE}"
     )
     yield Text(
         'A claim is "true" in a comparison if its verdict is better, "false" if it is worse or '

@@ -32,6 +32,7 @@ from manyseeds.benchmarks.chapters.differences import (
     BETTER,
     CLAIM_RULE,
     HOLM,
+    MARGINS_SINCE,
     Answer,
     Verdicts,
     answer,
@@ -55,10 +56,11 @@ from manyseeds.benchmarks.experiments.suite import (
     GROUP_SIZES,
     Cell,
 )
+from manyseeds.benchmarks.experiments.verdicts import margin_at
 from manyseeds.benchmarks.measurements import learning_rates, replicas
-from manyseeds.benchmarks.store.comparison import COMMON, run_of
+from manyseeds.benchmarks.store.comparison import COMMON, MEASURES, run_of
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import Result, parity, verdict_text
+from manyseeds.benchmarks.store.results import Result, parity, parity_of, verdict_text
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.record import plural
 from manyseeds.stats import Floats, Parity
@@ -111,9 +113,10 @@ def finder(results: Sequence[Result]) -> Find:
 
 ABOUT = (
     "Claims of papers on control that can be tested in minutes; learning speed is the mean return "
-    "until the common budget of an environment. What decides the claims on discounts, groups, "
-    "replicas and early signs was stated before the runs that test it were trained; the others "
-    "rest on runs that were known."
+    "until the common budget of an environment, and its margin that of the learning speed over a "
+    "whole training. What decides the claims on discounts, groups, replicas and early signs was "
+    "stated before the runs that test it were trained; the others rest on runs that were known. "
+    f"{MARGINS_SINCE}"
 )
 
 
@@ -145,11 +148,8 @@ Contrast = tuple[str, Result | None, Result | None]
 
 def speed_at(result: Result, timesteps: int) -> Floats:
     """The mean return over the first timesteps, [S]: the area under the curve until then."""
-    by_seed = result.curve.sort_values("timestep").groupby("seed")
-    curves = (by_seed.get_group(seed) for seed in result.seeds)
     areas = []
-    for curve in curves:
-        at, returns = curve["timestep"].to_numpy(), curve["return_mean"].to_numpy()
+    for at, returns in result.curves:
         until = np.append(at[at < timesteps], timesteps)
         areas.append(stats.area_under_curve(until, np.interp(until, at, returns)))
     return np.array(areas)
@@ -160,28 +160,36 @@ def early_speed(result: Result) -> Floats:
     return speed_at(result, COMMON[result.spec.id])
 
 
+def early_parity(ours: Result, theirs: Result) -> Parity | None:
+    """The verdict on two runs by `early_speed`."""
+    imputed, margin = bool(ours.unscored or theirs.unscored), margin_at(ours.spec.id, "auc")
+    return parity(early_speed(ours), early_speed(theirs), ours.spec, imputed, margin=margin)
+
+
 def contrasts_of(
     name: str,
     claim: str,
     source: str,
     contrasts: dict[str, list[Contrast]],
     about: str,
-    measure: Callable[[Result], Floats] = early_speed,
-    by: str = "learning speed until the common budget",
+    measure: str = "early",
     meaning: dict[str, Answer] | None = None,
 ) -> Iterator[Block]:
     """The card of a claim on pairs of runs, by environment; nothing without any pair.
 
-    measure: of a run's seeds, what is compared; by: its name. meaning: of the words of verdicts,
-    where it is not that the first side is better.
+    measure: of `MEASURES`, or early, `early_speed`. meaning: of the words of verdicts, where it is
+    not that the first side is better.
     """
     verdicts: dict[tuple[str, str], Parity | None] = {}
     sides: dict[tuple[str, str], tuple[Result, Result]] = {}
+    early = measure == "early"
+    by = "learning speed until the common budget" if early else MEASURES[measure]
     for env, pairs in contrasts.items():
         for label, better, other in pairs:
             if better and other:
-                imputed = bool(better.unscored or other.unscored)
-                verdict = parity(measure(better), measure(other), better.spec, imputed)
+                verdict = (
+                    early_parity(better, other) if early else parity_of(better, other, measure)
+                )
                 verdicts[env, label], sides[env, label] = verdict, (better, other)
     if not verdicts:
         return
@@ -216,15 +224,17 @@ def without_critic(find: Find) -> Iterator[Block]:
     limits = ", ".join(f"{envs.make(env).spec.time_limit} on {env}" for env in ppo)
     yield from contrasts_of(
         "claims-critic",
-        "Without a critic, policy gradients learn more slowly than PPO on tasks of long horizon.",
+        "Without a critic, policy gradients learn more slowly than PPO, except on CartPole, whose "
+        "horizon is short.",
         DE_OLIVEIRA,
         {
             env: [(f"PPO against {display(a)}", ppo[env], free[env][a]) for a in CRITIC_FREE]
             for env in LONG
         },
-        "PPO, GRPO and REINFORCE with their presets: PPO's are tuned, of the others few. The paper "
-        f"gives CartPole as a short horizon; episodes here have up to so many steps: {limits}. On "
-        "MountainCar GRPO has nothing to learn from, whatever the horizon.",
+        "PPO, GRPO and REINFORCE with their presets: PPO's are tuned, of the others few. That "
+        "CartPole's horizon is short is the paper's word, and no horizon is varied here: episodes "
+        f"have up to so many steps: {limits}. On MountainCar GRPO has nothing to learn from, "
+        "whatever the horizon.",
     )
     yield from contrasts_of(
         "claims-short",
@@ -252,8 +262,8 @@ def without_critic(find: Find) -> Iterator[Block]:
         discounts[env] = in_turn([(f"{x:g}", find("grpo", env, gamma=x)) for x in pair])
     yield from contrasts_of(
         "claims-discount",
-        f"GRPO learns faster with a discount of {high:g} than with {low:g}, but where episodes "
-        "never end early.",
+        f"GRPO learns faster with a discount of {high:g} than with {low:g}, except where "
+        "episodes never end early.",
         DE_OLIVEIRA,
         discounts,
         "GRPO with its preset, except for the discount. Pendulum's episodes never end early: "
@@ -329,7 +339,10 @@ def averaged_replicas(stored: dict[str, Any]) -> Iterator[Block]:
         ("deeper", f"{K} replicas, averaged, learn faster than {K} times as many epochs."),
     ):
         verdicts = {
-            env: parity(areas[env, "averaged"], areas[env, other], envs.make(env).spec)
+            env: parity(
+                *(areas[env, "averaged"], areas[env, other], envs.make(env).spec),
+                margin=margin_at(env, "auc"),
+            )
             for env in dict.fromkeys(env for env, _ in areas)
             if (env, "averaged") in areas and (env, other) in areas
         }

@@ -153,6 +153,11 @@ RULE = Text(
     Link("The rule", page="verdicts.md", anchor="how-to-read-this"),
     " says how wide the intervals and margins are, and how many seeds a verdict needs.",
 )
+# Of tests that are no comparison with SB3 at the same settings.
+MARGINS_SINCE = (
+    "Until 2026-11-28 the margin of these tests was 0.05 everywhere: it was changed when the runs "
+    "were known."
+)
 # `undecided -0.005 [-0.032, +0.021], p=0.659`, as a cell of a table
 WRITTEN = re.compile(r"(better|worse|equivalent|ceiling|undecided)\W+\d")
 

@@ -46,10 +46,11 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
         by = {m: [v for (_, _, of), v in verdicts.items() if of == m] for m in MEASURES}
         counted = "; by ".join(counts(MEASURES[m], v) for m, v in by.items())
         yield Text(
-            f"Is {display(SAC)} better than DQN? In {plural(len(by['late']), 'comparison')} at "
-            f"the same number of timesteps, by {counted}. DQN has the preset of rl-baselines3-zoo, "
-            f"and that with the networks of {display(SAC)}, whose own presets say how they were "
-            "searched. The p-values of these verdicts are corrected together (Holm, 1979)."
+            f"Is {display(SAC)} better than DQN? In {plural(len(by['late']), 'comparison')} on "
+            f"{', '.join(sides)} at the same number of timesteps, by {counted}. DQN has the preset "
+            f"of rl-baselines3-zoo, and that with the networks of {display(SAC)}, whose own "
+            "presets say how they were searched. The p-values of these verdicts are corrected "
+            "together (Holm, 1979)."
         )
         yield Table("discrete-sac", COLUMNS, rows)
 

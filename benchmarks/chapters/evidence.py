@@ -28,7 +28,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
+from manyseeds.benchmarks.chapters.differences import MARGINS_SINCE, Verdicts, verdict_forest
 from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
@@ -73,13 +73,13 @@ from manyseeds.stats import Parity
 RULE = Items(
     [
         "Learning speed is judged first, because it tells algorithms apart; then the late score.",
-        f'A {SHOWN_LEVEL} interval within the margin of the environment is "equivalent", whatever '
-        f"its sign, from {EQUIVALENT_FROM} seeds of SB3's on, and if the 95% interval of the "
-        f"difference of two shares lies within ±{FAILURE_MARGIN}: of the seeds with a normalised "
-        f"late score below {FAILED}. Otherwise it is undecided.",
+        f'"Equivalent" takes three things: the {SHOWN_LEVEL} interval lies within the margin of '
+        f"the environment, whatever its sign; SB3 has at least {EQUIVALENT_FROM} seeds; and the "
+        f"shares of seeds with a normalised late score below {FAILED} differ by less than "
+        f"{FAILURE_MARGIN} (95% interval). An interval within the margin is otherwise undecided.",
         f'If the {1 - LEVELS.differs:.0%} interval lies above 0, it is "better", and below 0 '
         f'"worse", if the permutation test agrees at {LEVELS.differs:.0%}.',
-        '"Ceiling" is said in the place of equivalent where SB3\'s algorithm is as alike to '
+        '"Ceiling" is said in the place of equivalent where SB3\'s algorithm is as close to '
         f"another one of SB3's by the late score, within ±{MARGIN_LEAST}: there equivalence says "
         "nothing.",
         'Any other interval is "undecided".',
@@ -96,8 +96,10 @@ RULE = Items(
         "further.",
         "The rule is version 2, stated on 2026-11-27. The seeds published before had been judged "
         "by version 1, which had 10, 20, 30 and 60 seeds a side and a margin of 0.05 everywhere.",
-        "Verdicts on ablations, searches and language models, and revised verdicts, use a single "
-        f"test with 95% intervals, p < 0.05 and a margin of {MARGIN}.",
+        "Comparisons other than those with SB3 at the same settings, and revised verdicts, are "
+        "single tests with 95% intervals and p < 0.05. Their margins are those of the environment; "
+        f"{MARGIN} where it has none of its own, for searches and for language models. "
+        f"{MARGINS_SINCE}",
     ]
 )
 HOW_TO_READ = Items(
@@ -434,8 +436,8 @@ def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
     yield Heading("Error rates of verdicts")
     yield Text(
         f"Each row of these tables simulates {samples:,} comparisons of {stored['ours']} seeds of "
-        f"ours, tested at {looks} seeds of SB3's as above; a row on runs half as many. An error "
-        "rate is given with the upper bound of its one-sided 95% interval."
+        f"ours, tested at {looks} seeds of SB3's as above; rows on real runs simulate half as "
+        "many. An error rate is given with the upper bound of its one-sided 95% interval."
     )
     yield Claim(
         "Sides without a true difference are called better or worse in less than "

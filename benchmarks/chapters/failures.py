@@ -56,14 +56,6 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     )
 
 
-def late(result: Result) -> Floats:
-    return result.late
-
-
-def speed(result: Result) -> Floats:
-    return result.auc
-
-
 # ---- GRPO on MountainCar ---------------------------------------------------------------------
 
 
@@ -86,8 +78,7 @@ def without_signal(find: Find, folder: Path) -> Iterator[Block]:
         "PPO with its preset and GRPO's budget, with and without a loss of the critic "
         "(--value-coef 0), which then stays as it was initialised. Gradients are clipped by the "
         "norm of both networks, so that without it the policy's steps may be larger.",
-        speed,
-        "learning speed",
+        "auc",
     )
 
 
@@ -189,9 +180,7 @@ def few_steps(find: Find) -> Iterator[Block]:
         what = ""
         if run and plain:
             what = f"{value_text(run.config[field])} against {value_text(plain.config[field])}"
-        yield from contrasts_of(
-            name, claim, OURS, {env: [(what, run, plain)]}, about, late, BY_LATE
-        )
+        yield from contrasts_of(name, claim, OURS, {env: [(what, run, plain)]}, about, "late")
     yield from contrasts_of(
         "failures-one-step",
         "GRPO learns there because it takes many gradient steps per update: with one, it ends "
@@ -199,12 +188,8 @@ def few_steps(find: Find) -> Iterator[Block]:
         OURS,
         {env: [("the preset against one step", grpo, find("grpo", env, **ONE_STEP))]},
         "GRPO with its preset, and with one gradient step on all samples of an update.",
-        late,
-        BY_LATE,
+        "late",
     )
-
-
-BY_LATE = "late score"
 
 
 # ---- DQN on CartPole --------------------------------------------------------------------------
@@ -257,8 +242,7 @@ def had_learned(dqn: Result) -> Claim:
     """Whether the seeds that fail had been at the threshold before."""
     bar = dqn.spec.reward_threshold
     assert bar is not None
-    by_seed = dqn.curve.sort_values("timestep").groupby("seed")["return_mean"]
-    there = {seed: returns.to_numpy() >= bar for seed, returns in by_seed}
+    there = {seed: y >= bar for seed, (_, y) in zip(dqn.seeds, dqn.curves, strict=True)}
     failed = dqn.failures
     reached = sum(bool(there[seed].any()) for seed in failed)
     others = [there[seed] for seed in dqn.seeds if seed not in failed]

@@ -54,9 +54,10 @@ SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
-    "Mean score (0 is a random policy, 1 the reference) after the timesteps below it, as many for "
-    "all algorithms of a column or fewer; in bold those that are not shown to score less than the "
-    "best (95%). Behind it the score at the algorithm's own budget. Then the verdict on "
+    "Mean score (0 is a random policy, 1 the reference, which is the highest possible return or "
+    "the best one known) after the timesteps below it, as many for all algorithms of a column or "
+    "fewer; in bold those that are not shown to score less than the best (95%). After the "
+    "semicolon is the score at the algorithm's own budget. The sign is the verdict on "
     f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
     f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule "
     "requires, - does not apply, empty: not run."

@@ -36,7 +36,7 @@ from manyseeds.benchmarks.chapters.differences import (
 )
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
-from manyseeds.benchmarks.experiments.verdicts import LOOKS, Verdict
+from manyseeds.benchmarks.experiments.verdicts import LOOKS, Verdict, margin_at
 from manyseeds.benchmarks.measurements.library_details import STORED
 from manyseeds.benchmarks.store.comparison import MEASURES, is_stale
 from manyseeds.benchmarks.store.names import display
@@ -227,9 +227,10 @@ def details_blocks(
         if not theirs:
             continue
         spec = next(iter(theirs.values())).spec
-        against = {x: parity(auc, r.auc, spec, bool(r.unscored)) for x, r in theirs.items()}
+        judge = partial(parity, auc, spec=spec, margin=margin_at(env, "auc"))
+        against = {x: judge(r.auc, imputed=bool(r.unscored)) for x, r in theirs.items()}
         judged = {x: verdict_text(verdict, spec) for x, verdict in against.items()}
-        alone = "-" if detail == "none" else verdict_text(parity(auc, ours[env], spec), spec)
+        alone = "-" if detail == "none" else verdict_text(judge(ours[env]), spec)
         mean = stats.estimate(auc, "mean").text(spec.digits)
         verdicts = (alone, *(judged.get(x, "-") for x in libraries))
         for x, verdict in against.items():

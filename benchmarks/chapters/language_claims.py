@@ -92,8 +92,8 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 def summary(blocks: Iterable[Block]) -> Items:
-    """The claims of the page as a list for llm_track/README.md: claim, verdict and number."""
-    found = [block for block in blocks if isinstance(block, Claim)]
+    """The papers' claims of the page for llm_track/README.md: claim, verdict and number."""
+    found = [x for x in blocks if isinstance(x, Claim) and not x.source.startswith(OURS)]
     return Items(
         [
             (x.claim, " ", Strong(x.verdict.capitalize()), (": ", x.number) if x.number else "")
@@ -151,10 +151,21 @@ def right_of_formatted(m: Method, when: str) -> Floats:
         return np.where(formatted > 0, m.values("pass@1", when) / formatted, np.nan)
 
 
+def steps_of(base: str) -> int:
+    """How many steps of pretraining a base model of addition has."""
+    return BASES[base].steps or ADDITION.base_steps
+
+
+def from_base(algo: str, base: str) -> str:
+    """`GRPO from 800 steps, 15% demonstrations`: of a base model's pretraining."""
+    share = f"{BASES[base].demonstrations:.0%} demonstrations"
+    return f"{display(algo)} from {steps_of(base)} steps, {share}"
+
+
 def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """RL from a base model, without SFT, by how often it has seen the format."""
     pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in suite.R1_ZERO]
-    shown = {f"{display(m.algo)} from {x['model']}": (x["model"], m) for x, m in pairs if m}
+    shown = {from_base(m.algo, x["model"]): (x["model"], m) for x, m in pairs if m}
     if len(shown) < len(pairs):  # a base without a signal alone would decide against the paper
         return
     rows, gains, ahead, apart = [], [], [], []
@@ -163,8 +174,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         early = f"{int((best > SOLVED).sum())} of {m.n}"
         shares = [right_of_formatted(m, when) for when in ("initial", "final")]
         said = ("" if np.isnan(x).all() else f"{np.nanmean(x):.3f}" for x in shares)
-        steps = str(made.steps or ADDITION.base_steps)
-        of_base = base, steps, f"{made.demonstrations:.0%}"
+        of_base = base, str(steps_of(base)), f"{made.demonstrations:.0%}"
         more = *m.both("pass@1"), *said, *m.means("pass@16"), *m.means("cons@16")
         rows.append((*of_base, m.label, m.n, *m.means("format"), *more, early))
         gains += compared("pass@1 after minus before", run, change(m, "pass@1"))
@@ -200,13 +210,14 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     )
     about = Text(
         "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that a seed's "
-        f"training samples have within {WITHIN:,} samples is compared with it."
+        f"training samples have within {WITHIN:,} samples, half of a training, is compared with "
+        "it: that limit is ours."
     )
     yield judged(
         "language-zero-solved",
         "Reinforcement learning from rules alone takes a base model to a high accuracy: here "
         f"above {SOLVED} within {WITHIN:,} samples.",
-        f"{R1}, sec. 2.2",
+        f"{OURS}, after {R1}, sec. 2.2",
         ahead,
         [about],
     )
@@ -344,7 +355,7 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     yield judged(
         "language-overoptimisation",
         "As a model gains in a learned reward alone, its true score falls.",
-        GAO,
+        f"{OURS}, after {GAO}",
         misled,
         [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
         beside=others,
@@ -646,6 +657,8 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
     for name, title in WAITS.items():
         gains[name] = compared(title, "after RL minus before", change(m, name))
         rows.append((title, *m.both(name), *([x.text for x in gains[name]] or [""])))
+    # A model that never makes a mistake, or never reconsiders, has no such share.
+    decides = "wait_if_wrong" if gains["wait_if_wrong"] else "wait"
     known = {title: name for name, title in WAITS.items() if m.has(name)}
     label, floors = "Self-correction over the training", dict.fromkeys(known, 0.0)
     sides = {display("grpo"): m}
@@ -655,18 +668,19 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
         "language-correction",
         "By reinforcement learning a model comes to reconsider what it wrote.",
         f"{R1}, sec. 2.2.4",
-        [*gains["wait"], *gains["wait_if_wrong"]],
+        gains[decides],
         [
             Text(
                 "In ",
                 Code("checking"),
                 " a quarter of the demonstrations' columns are first written wrong, followed by ",
                 Code("wait;"),
-                " and the right column. P(wait) refers to a whole completion.",
+                " and the right column. P(wait) refers to a whole completion, and falls where "
+                "mistakes become rarer; it decided, too, until 2026-11-28.",
             ),
             Table("language-correction", columns, rows),
         ],
-        beside=[*gains["wait_if_right"], *gains["right_after_wait"]],
+        beside=[x for name in WAITS if name != decides for x in gains[name]],
         figure=figure if known else None,
     )
     before = m.values("wait", "initial")
@@ -706,7 +720,7 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     yield judged(
         "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
-        f"{OURS}; the paper argues with memory",
+        f"{OURS}; the paper's argument is memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
         [about, Table("language-equal", EQUAL_COLUMNS, rows)],
         sign=-1,

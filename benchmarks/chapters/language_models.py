@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from manyseeds import stats
+from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
@@ -42,6 +42,7 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
+from manyseeds.llm_track.tasks import MADE
 from manyseeds.record import plural
 from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Parity
@@ -57,6 +58,7 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
         sections(
             {
                 "Scores before and after training": score_section(found),
+                "Models trained elsewhere": others_section(found),
                 "Many samples per prompt": many_samples_section(found),
                 "Lengths of right and wrong completions": length_section(found),
                 "Dynamic sampling, over steps and over samples": steps_section(found),
@@ -122,12 +124,62 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
             for name in ("pass@1", "length")
         }
         if panels:
-            floors = dict.fromkeys((title for title in panels if title.startswith("length")), 0.0)
             label = f"pass@1 and length of {display(algo)}"
-            look: dict[str, Any] = {"floors": floors, "columns": 2, "first": first}
+            look: dict[str, Any] = {"floors": floors_of(panels), "columns": 2, "first": first}
             alone.append(curves(f"language-{algo}", label, panels, **look))
     if alone:
         yield Fold("Each method on all of its tasks", alone)
+
+
+def floors_of(panels: Iterable[str]) -> dict[str, float]:
+    """Lengths are drawn from 0 on: the floor of each panel of them, by its title."""
+    return dict.fromkeys((title for title in panels if title.startswith("length")), 0.0)
+
+
+OTHERS_COLUMNS = (
+    *("model", "task", "method", "n", "samples", "learning rate", "pass@1 before training"),
+    *("pass@1 after training, mean [95%]", "gain, paired [95%]", "pass@16 before", "after"),
+    *("length before", "after", "minutes a seed"),
+)
+
+
+def others_section(found: Sequence[Method]) -> Iterator[Block]:
+    """Models that were not made here: before and after, the curves, and what a seed wrote."""
+    shown = [
+        m
+        for m in found
+        if m.settings.get("model") not in MADE
+        and m.headline == "pass@1"
+        and not m.algo.startswith("trl-")
+    ]
+    if not shown:
+        return
+    yield Text(
+        "Models that were not made here, trained one seed after another by the commands under "
+        "Provenance. Scores are of held-out prompts at temperature 1; minutes include evaluations."
+    )
+    rows = [
+        (
+            *(model_of(m), *m.named, f"{m.settings['total_samples']:,}"),
+            *(str(m.settings.get("learning_rate", "")), *m.both("pass@1"), m.gain()),
+            *(*m.means("pass@16"), *m.means("length", digits=1), m.minutes()),
+        )
+        for m in shown
+    ]
+    yield Table("language-others", OTHERS_COLUMNS, rows)
+    panels: dict[str, dict[str, plots.Line]] = {}
+    for m in shown:
+        for name in ("pass@1", "length"):
+            lines = panels.setdefault(printable(f"{name}, {model_of(m)} on {m.task}"), {})
+            lines[", ".join(filter(None, (display(m.algo), m.changed)))] = m.line(name)
+    label = "pass@1 and length of models trained elsewhere"
+    yield curves("language-others", label, panels, floors=floors_of(panels), columns=2)
+    yield from written("language-others-transcripts", shown)
+
+
+def model_of(m: Method) -> str:
+    """The name of the model that a run begins with."""
+    return str(m.settings.get("model", ""))
 
 
 def reward_section(found: Sequence[Method]) -> Iterator[Block]:
@@ -196,7 +248,8 @@ def trl_outcome(found: Sequence[tuple[str, Parity | None]]) -> Iterator[Block]:
     clear = [(n, x.word != "saturated" and x.difference.low >= -MARGIN) for n, x in judged]
     excluded = [name for name, excludes in clear if excludes] or ["no method"]
     said = {
-        "Worse than TRL": [name for name, x in judged if x.word == "worse"] or ["no method"],
+        "Shown to be worse than TRL": [name for name, x in judged if x.word == "worse"]
+        or ["no method"],
         f"A score lower than TRL's by more than {MARGIN} is excluded": excluded,
         "It is not excluded": [name for name, excludes in clear if not excludes],
         "No verdict": [name for name, x in found if not x],
@@ -312,21 +365,25 @@ def critic_blocks(stored: dict[str, Any], found: Sequence[Method]) -> Iterator[B
 
 
 def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
-    """The same prompt before, during and after training, of the first seed of one method a task."""
+    """The transcripts of GRPO on every task."""
+    yield from written("language-transcripts", [m for m in found if m.algo == "grpo" and m.plain])
+
+
+def written(name: str, shown: Sequence[Method]) -> Iterator[Block]:
+    """The same prompt before, during and after training, of the first seed of each run."""
     rows: list[tuple[Inline, ...]] = []
-    for m in found:
-        if m.algo == "grpo" and m.plain:
-            with left_out(m.run.path):
-                stored = m.transcripts(0)
-                prompt = stored[0]["prompt"]
-                same = [x for x in stored if x["prompt"] == prompt]
-                for x in (same[0], same[len(same) // 2], same[-1]):
-                    verdict = "right" if x["right"] else "wrong"
-                    written = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
-                    rows.append((m.task, f"{x['samples']:,}", *written, verdict))
+    for m in shown:
+        with left_out(m.run.path):
+            stored = m.transcripts(0)
+            prompt = stored[0]["prompt"]
+            same = [x for x in stored if x["prompt"] == prompt]
+            for x in (same[0], same[len(same) // 2], same[-1]):
+                verdict = "right" if x["right"] else "wrong"
+                texts = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
+                rows.append((m.task, m.label, f"{x['samples']:,}", *texts, verdict))
     if rows:
-        columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
-        yield folded_if_long("Transcripts", Table("language-transcripts", columns, rows))
+        columns = ("task", "method", "samples", "prompt", "completion of the first seed", "")
+        yield folded_if_long("Transcripts", Table(name, columns, rows))
 
 
 def provenance_section(found: Sequence[Method]) -> Iterator[Block]:

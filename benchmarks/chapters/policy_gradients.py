@@ -17,6 +17,7 @@ import pandas as pd
 
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Block,
     Claim,
     Code,
@@ -182,7 +183,7 @@ def weights_section(results: Sequence[Result]) -> Iterator[Block]:
         return answered(
             "The gradient has less noise with return-to-go than with R(tau), and less with a "
             "baseline or Q than with return-to-go.",
-            "Sutton and Barto, 2018, sections 13.3 and 13.4",
+            f"{OURS}; of a baseline, Sutton and Barto, 2018, section 13.4",
             [has_more(*sides, of_sides) for sides, of_sides in zip(compared, p, strict=True)],
             "of signal / noise",
             curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
@@ -293,7 +294,7 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
         return answered(
             "GAE with a lambda between the extremes learns faster than n-step and Monte Carlo "
             "advantages.",
-            "Schulman et al., 2016, arXiv 1506.02438",
+            f"{OURS}, after Schulman et al., 2016, arXiv 1506.02438",
             [answer(verdict, SLOWER) for verdict in judged.values()],
             f"by {MEASURES['auc']}",
             verdict_forest(figure, label, pairs, "other minus GAE"),
@@ -392,11 +393,13 @@ def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
 
 
 PLAIN = advantage_name({})
-# Claim, name of its table, the advantage that it says is as good as or better than the other, what
-# their difference is called, and what the verdicts on it mean; saturated sides are equally good.
+# Claim, its source, name of its table, the advantage that it says is as good as or better than the
+# other, what their difference is called, and what the verdicts on it mean; saturated sides are
+# equally good.
 GRPO_CLAIMS = (
     (
         "Comparing the episodes of a group replaces the critic: GRPO ends as high as PPO.",
+        f"{OURS}; the paper's argument is memory",
         "grpo-critic",
         (PLAIN, PPO_NAME),
         "GRPO minus PPO",
@@ -405,6 +408,7 @@ GRPO_CLAIMS = (
     (
         "Advantages from the rewards of every step (process supervision) lead higher than those "
         "from the return alone (outcome supervision).",
+        GRPO,
         "grpo-process",
         ("process", "outcome"),
         "process minus outcome",
@@ -415,13 +419,14 @@ GRPO_CLAIMS = (
 
 def grpo_claim(
     claim: str,
+    source: str,
     name: str,
     pair: tuple[str, str],
     sides: str,
     meaning: Mapping[str, str],
     by_name: Mapping[tuple[str, str], Result],
 ) -> Claim:
-    """A claim of GRPO's paper, judged by the late scores of a pair in every environment."""
+    """A claim on GRPO, judged by the late scores of a pair in every environment."""
     verdicts: dict[str, Parity | None] = {}
     specs: dict[str, Scores] = {}
     measure = MEASURES["late"]
@@ -435,7 +440,7 @@ def grpo_claim(
         rows = [(e, verdict_text(v, specs[e]), answer(v, meaning)) for e, v in judged.items()]
         return answered(
             claim,
-            GRPO,
+            source,
             [row[-1] for row in rows],
             f"by {measure}",
             verdict_forest(name, sides, {measure: judged}, sides),

@@ -219,24 +219,30 @@ def of_variants(verdicts: Compared, measure: str, variants: Sequence[str]) -> li
 
 
 def carried_by(verdicts: Compared) -> str:
-    """One sentence: how often each part helps alone, and is missed; the most useful first."""
+    """One sentence: how often each part helps alone, and is missed; the most useful first.
+
+    Of the environments on which every variant has been trained.
+    """
+    needed = {text for name in PARTS for text in (f"{name} alone", f"all but {name}")}
+    envs = dict.fromkeys(env for env, *_ in verdicts)
+    whole = [env for env in envs if all((env, x, "auc") in verdicts for x in needed)]
 
     def count(variant: str, word: str) -> int:
-        found = of_variants(verdicts, "auc", [variant])
+        found = (verdicts[env, variant, "auc"] for env in whole)
         return sum(v is not None and v.word == word for v in found)
 
-    envs = len({env for env, *_ in verdicts})
     scores = {
         name: (count(f"{name} alone", "better"), count(f"all but {name}", "worse"))
         for name in PARTS
     }
-    if not envs or not any(map(sum, scores.values())):
+    if not any(map(sum, scores.values())):
         return ""
     best = sorted(scores, key=lambda name: -sum(scores[name]))
     texts = [f"{name} ({scores[name][0]}, {scores[name][1]})" for name in best]
     return (
-        f"Parts of Rainbow, with the number of environments (of {envs}) where DQN learns faster "
-        f"with the part alone, and where Rainbow learns more slowly without it: {', '.join(texts)}."
+        "Parts of Rainbow, with the number of environments where DQN learns faster with the part "
+        f"alone, and where Rainbow learns more slowly without it, of those with all variants "
+        f"({', '.join(whole)}): {', '.join(texts)}."
     )
 
 

@@ -329,7 +329,7 @@ def cliff(found: Sequence[StoredRun]) -> Iterator[Block]:
     figure = curves("cliff", label, panels, floors=floors, ylabel="return")
     about = Text(
         "The shortest path, return -13, runs along the edge, the safest, -17, along the opposite "
-        "wall. Exact returns with exploration, epsilon 0.1: -45.8 for the edge, -20.8 for the row "
+        "wall. Exact returns with exploration, epsilon 0.1: -45.8 for the edge, -20.7 for the row "
         "above it, whose greedy return is -15, and -22.3 for the safest path. Expected SARSA has "
         "SARSA's target without the noise of the next action."
     )

@@ -16,7 +16,12 @@ from typing import NamedTuple
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.llm_track.tasks import GENERATED
 
-BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}
+BASELINES = {
+    "benchmarks/sb3_baseline.py": "sb3",
+    "benchmarks/trl_baseline.py": "trl",
+    "benchmarks/sbx_baseline.py": "sbx",
+    "benchmarks/rejax_baseline.py": "rejax",
+}
 
 
 class Trains(NamedTuple):
@@ -92,8 +97,8 @@ class Case:
     @property
     def needs(self) -> list[str]:
         """The optional packages without which it cannot run."""
-        trl, lora = BASELINES.get(self.script) == "trl", "--lora-rank" in self.flags
-        return ["trl"] * trl + ["peft"] * lora
+        theirs = BASELINES.get(self.script, "sb3")
+        return [theirs] * (theirs != "sb3") + ["peft"] * ("--lora-rank" in self.flags)
 
     @property
     def options(self) -> dict[str, list[str]]:
@@ -195,6 +200,7 @@ LANGUAGE = (
         "addition",
         "addition --sign positive --initial-per-seed",
         "addition --sign negative",
+        f"{SUMS} --kl-coef 0 --gradient-checkpointing",  # as a model of others is trained
     ),
     *_cases(
         "llm_track/reinforce_pp.py",
@@ -242,13 +248,14 @@ LANGUAGE = (
 
 # ---- Baselines -----------------------------------------------------------------------------
 
-SB3, TRL = BASELINES
+SB3, TRL, SBX, REJAX = BASELINES
 ROLLOUT = "--seeds 1 --num-envs 2 --num-steps 64 --minibatch-size 64 --total-timesteps 384"
 LIBRARIES = (
     *_cases(
         SB3,
         "--seeds 1 --num-envs 4 --num-steps 8 --total-timesteps 160",
         "CartPole-v1",
+        "Acrobot-v1 --anneal-lr",
         algo="a2c",
     ),
     *_cases(
@@ -258,7 +265,7 @@ LIBRARIES = (
         "CartPole-v1",
         algo="dqn",
     ),
-    *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", algo="ppo"),
+    *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", "CartPole-v1", "Acrobot-v1", algo="ppo"),
     *_cases(
         SB3,
         "--seeds 1 --total-timesteps 384 --train-freq 64 --learning-starts 100 "
@@ -277,7 +284,7 @@ LIBRARIES = (
             algo=algo,
         )
     ),
-    *_cases(SB3, f"{ROLLOUT} --critic-epochs 2", "CartPole-v1", algo="trpo"),
+    *_cases(SB3, f"{ROLLOUT} --critic-epochs 2", "CartPole-v1", "Acrobot-v1", algo="trpo"),
     *_cases(
         TRL, "--total-samples 64 --batch-size 16 --evaluations 1", "addition", SUMS, algo="sft"
     ),
@@ -293,8 +300,27 @@ LIBRARIES = (
     *_cases(TRL, STEPS, "addition --epochs 2", algo="dr_grpo"),
     *_cases(TRL, STEPS, "addition --no-dynamic-sampling --overlong-cache 0", algo="dapo"),
 )
+# They run with the Python of .venv-jax.
+PEER_PPO = f"{ROLLOUT} --epochs 2 --no-anneal-lr --no-anneal-clip"
+PEER_DQN = (
+    "--seeds 1 --total-timesteps 1280 --train-freq 64 --learning-starts 128 --gradient-steps 8 "
+    "--batch-size 32 --buffer-size 256"
+)
+PEERS = (
+    *_cases(SBX, PEER_PPO, "CartPole-v1", "Acrobot-v1", algo="ppo"),
+    *_cases(SBX, PEER_DQN, "CartPole-v1", algo="dqn"),
+    *_cases(REJAX, f"{PEER_PPO} --total-timesteps 2560", "CartPole-v1", "Acrobot-v1", algo="ppo"),
+    *_cases(REJAX, PEER_DQN, "CartPole-v1", algo="dqn"),
+    *_cases(
+        REJAX,
+        "--seeds 1 --num-envs 2 --num-steps 64 --total-timesteps 2560 --no-anneal-lr "
+        "--reward-scale 1",
+        "CartPole-v1",
+        algo="pqn",
+    ),
+)
 
-CASES = (*ALGORITHMS, *LANGUAGE, *LIBRARIES)
+CASES = (*ALGORITHMS, *LANGUAGE, *LIBRARIES, *PEERS)
 
 # ---- What cases read -----------------------------------------------------------------------
 

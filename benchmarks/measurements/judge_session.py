@@ -1,12 +1,13 @@
 """A session of the judge: fifty edits of algos/ppo.py, one after another, as somebody tries them.
 
     python benchmarks/judge_session.py
+    python benchmarks/judge_session.py --env Acrobot-v1
 
 The edits (judge_session.toml) were written down before any was trained: some that change no
 formula, tricks from papers and from other libraries, and mistakes. Each is made in a copy of the
 file and judged against it, in an order drawn once; all of them share the error budget of one
 session. What is kept is then confirmed on held-out seeds and physics. An interrupted session goes
-on by the same command. Writes judge_session.json; prints the table of docs/judge.md.
+on by the same command. Writes judge_session_ENV.json; prints its table in Markdown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from manyseeds.benchmarks import judge
-from manyseeds.benchmarks.experiments.sessions import level_of
+from manyseeds.benchmarks.experiments.sessions import LOOKS, level_of
 from manyseeds.benchmarks.measurements.measure import origin, write_measured
 from manyseeds.cli import Positive, ScriptConfig, parse
 from manyseeds.digest import room_file
@@ -44,7 +45,7 @@ TRY: dict[str, Any] = {
     "word": str,
     "effect": EFFECT,
     "base": NUMBER,
-    "cells": {str: {"word": str, "effect": EFFECT, "base": NUMBER, "identical": bool}},
+    "identical": bool,
     "seeds": int,
     "seconds": NUMBER,
     "kept": bool,
@@ -52,7 +53,7 @@ TRY: dict[str, Any] = {
 }
 STORED: dict[str, Any] = {  # the file
     **ORIGIN,
-    "envs": [str],
+    "env": str,
     "minutes": NUMBER,
     "tries": [TRY],
 }
@@ -62,8 +63,8 @@ STORED: dict[str, Any] = {  # the file
 class Config(ScriptConfig):
     """A session of fifty edits."""
 
-    envs: tuple[str, ...] = ("CartPole-v1",)
-    """Environments."""
+    env: str = "CartPole-v1"
+    """Environment."""
     minutes: Positive = 2.0
     """Time limit of each judgement."""
     confirm_minutes: Positive = 5.0
@@ -104,7 +105,7 @@ def judged(one: Edit, number: int, config: Config, folder: Path) -> dict[str, An
     copy = folder / f"{number:02d}.py"
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(copy, one.of(FILE.read_text()).encode())
-    said = judge.judge(copy, str(FILE), config.envs, config.minutes, results=folder)
+    said = judge.judge(copy, str(FILE), (config.env,), config.minutes, results=folder)
     if said["try"] != number:
         raise UsageError(f"{folder}: has a session of other code or flags; remove it")
     return {
@@ -115,10 +116,7 @@ def judged(one: Edit, number: int, config: Config, folder: Path) -> dict[str, An
         "level": level_of(number),
         "pytorch": said["pytorch"]["changed"],
         **said["overall"],
-        "cells": {
-            cell["env"]: {name: cell[name] for name in ("word", "effect", "base", "identical")}
-            for cell in said["cells"]
-        },
+        "identical": said["cells"][0]["identical"],
         "seeds": said["seeds"],
         "seconds": said["seconds"],
         "kept": said["kept"],
@@ -126,23 +124,39 @@ def judged(one: Edit, number: int, config: Config, folder: Path) -> dict[str, An
     }
 
 
-def table(tries: Sequence[Mapping[str, Any]]) -> str:
-    """All tries in Markdown."""
-    lines = ["| try | edit | kind | verdict | learning speed | seeds | s |"]
-    lines += ["|--:|---|---|---|---|--:|--:|"]
-    for x in tries:
-        word = x["word"] + (f"; confirmed: {x['confirmed']}" if x["confirmed"] else "")
-        cells = [x["number"], x["edit"], x["kind"], word, judge.effect_text(x["base"], x["effect"])]
-        cells += [x["seeds"], f"{x['seconds']:.0f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+def table(sessions: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The tries of sessions, by environment, in Markdown; all have the same edits in one order."""
+    lines = [
+        f"| try | edit | kind | {' | '.join(sessions)} |",
+        "|--:|---|---|" + "---|" * len(sessions),
+    ]
+    for tries in zip(*sessions.values(), strict=True):
+        first = tries[0]
+        cells = [str(first["number"]), first["edit"], first["kind"], *map(outcome, tries)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def word_of(tried: Mapping[str, Any]) -> str:
+    """The verdict of a try; where its time was up before the last look, it is not yet decided."""
+    undecided = tried["word"] == "undecided" and tried["seeds"] < LOOKS[-1]
+    return "not yet decided" if undecided else str(tried["word"])
+
+
+def outcome(tried: Mapping[str, Any]) -> str:
+    """Verdict, difference and time of a try."""
+    word = word_of(tried)
+    word = f"**{word}**" if word in ("better", "worse") else word
+    confirmed = f"; confirmed: {tried['confirmed']}" if tried["confirmed"] else ""
+    effect = judge.effect_text(tried["base"], tried["effect"])
+    return f"{word}{confirmed}, {effect}, {tried['seconds']:.0f} s"
 
 
 @failing_in_one_line("", judge.AGAIN)
 def main(args: Sequence[str] | None = None) -> None:
     """Judge all edits, confirm what was kept, and write the file."""
     config = parse(Config, {}, __doc__, args)
-    folder = Path(config.results) / "judge_session"
+    folder = Path(config.results) / "judge_session" / config.env
     tries = []
     for number, one in enumerate(in_order(), 1):
         tries.append(judged(one, number, config, folder))
@@ -162,12 +176,12 @@ def main(args: Sequence[str] | None = None) -> None:
             print(f"try {said['try']} on held-out seeds and physics: {word}")
     stored = {
         **origin(["manyseeds.benchmarks.measurements.judge_session:judged"]),
-        "envs": list(config.envs),
+        "env": config.env,
         "minutes": config.minutes,
         "tries": tries,
     }
-    write_measured(Path(config.results) / "judge_session.json", stored)
-    print(table(tries))
+    write_measured(Path(config.results) / f"judge_session_{config.env}.json", stored)
+    print(table({config.env: tries}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,10 +41,16 @@ class Again(NamedTuple):
     summary: dict[str, Any]  # as summary.json of a part
 
 
-def train_again(part: Path, stored: Mapping[str, Any], seeds: Sequence[int]) -> Again:
+def train_again(
+    part: Path,
+    stored: Mapping[str, Any],
+    seeds: Sequence[int],
+    recorder: Callable[..., BaseRun] | None = None,
+) -> Again:
     """Train seeds as config.json of a part of an algorithm of algos/ says; a plan has none.
 
-    They may be any of its run: each gets the same bits in any batch. Raises UsageError.
+    They may be any of its run: each gets the same bits in any batch. recorder: what is trained
+    with, in place of the run of its kind. Raises UsageError.
     """
     algo = stored["algo"]
     module = catalog.module("algos", algo)
@@ -56,7 +62,8 @@ def train_again(part: Path, stored: Mapping[str, Any], seeds: Sequence[int]) -> 
     if stored["kind"] == PlanningRun.kind:
         run, learn = PlanningRun(config, algo=algo), module.solve
     else:
-        run, learn = KINDS[stored["kind"]](config, seeds, algo=algo), module.train
+        recorder = recorder or KINDS[stored["kind"]]
+        run, learn = recorder(config, seeds, algo=algo), module.train
     try:
         with looking_by_iteration():
             result = learn(config, run)

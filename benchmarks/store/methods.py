@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_ta
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import TEXT, check, reading
+from manyseeds.untrusted import NUMBER, TEXT, check, reading
 from manyseeds.worth import (
     SHARE_OF_FAILURE,
     SUCCESSES,
@@ -58,6 +59,7 @@ class Method:
         self.headline: str = self.summaries[0]["headline"]
         with reading(run.path):
             check(self.settings, {"total_samples": int}, "config")
+            check(self.summaries, [{"total_seconds?": NUMBER}], "summary")
             self.frames = self._frames()
             for name in {self.headline, *self._shown()}:
                 self.line(name)
@@ -116,6 +118,11 @@ class Method:
     def imputed(self) -> bool:
         """Whether a seed has no headline of its own."""
         return bool(unscored_text(self.worths))
+
+    def minutes(self) -> str:
+        """Of a seed, with its evaluations; the median, empty where it is not known."""
+        known = [x["total_seconds"] / 60 for x in self.summaries if "total_seconds" in x]
+        return f"{median(known):.0f}" if known else ""
 
     def values(self, name: str, when: str = "final") -> Floats:
         """A measure of each seed, [S], as `final_values` after the training; NaN: unknown."""

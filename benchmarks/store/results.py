@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from manyseeds import envs, plots, stats
 from manyseeds.benchmarks.experiments.verdicts import (
@@ -26,6 +27,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
     Side,
     Verdict,
     decide,
+    margin_at,
 )
 from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
@@ -109,9 +111,7 @@ class Result:
     reached: Floats = field(init=False)  # timestep of the first evaluation at the threshold, or NaN
 
     def __post_init__(self) -> None:
-        by_seed = self.curve.sort_values("timestep").groupby("seed")
-        rows = [by_seed.get_group(seed) for seed in self.seeds]
-        curves = [(r["timestep"].to_numpy(), r["return_mean"].to_numpy()) for r in rows]
+        curves = self.curves
         threshold = reachable_threshold(self.spec)
         bar = math.inf if threshold is None else threshold
         auc = [stats.area_under_curve(*curve) for curve in curves]
@@ -131,6 +131,13 @@ class Result:
         curve = self.curve[self.curve["seed"].isin(kept)]
         worths = {seed: self.worths[seed] for seed in kept}
         return replace(self, seeds=kept, curve=curve, worths=worths, **arrays)
+
+    @cached_property
+    def curves(self) -> list[tuple[NDArray[np.int64], Floats]]:
+        """Timesteps and greedy returns of each seed during training, in the order of `seeds`, which
+        ascend."""
+        rows = self.curve.sort_values(["seed", "timestep"])
+        return split_by_seed(rows, "timestep", "return_mean")
 
     @property
     def diverged(self) -> dict[int, int]:
@@ -190,9 +197,7 @@ class Result:
         budget, and between two evaluations during training a straight line."""
         if timesteps == self.timesteps_requested:
             return self.final
-        by_seed = self.curve.sort_values("timestep").groupby("seed")
-        curves = [by_seed.get_group(seed) for seed in self.seeds]
-        return np.array([np.interp(timesteps, c["timestep"], c["return_mean"]) for c in curves])
+        return np.array([np.interp(timesteps, *curve) for curve in self.curves])
 
     @property
     def failures(self) -> list[int]:
@@ -267,39 +272,48 @@ class Result:
 
     @cached_property
     def episodes(self) -> pd.DataFrame | None:
-        """A row per episode of the evaluations; None where they are not stored."""
+        """A row per episode of the evaluations, in order; None where they are not stored."""
         with reading(self.run.path):
             kept = (read_json(part / DONE)["sha256"] for part in self.run.parts)
             if self.exact or not all(EPISODES in files for files in kept):
                 return None
         numbers = ("seed", "timestep", "episodes", "episode", "return")
         rows = self.run.table(EPISODES, numbers, ("mode",))
-        return rows.drop_duplicates(["seed", "timestep", "mode", "episodes", "episode"])
+        place = ["seed", "timestep", "episode", "mode", "episodes"]
+        return rows.drop_duplicates(place).sort_values(place)
 
     def by_start(self, measure: str) -> Floats | None:
         """`final`, `sampled` or `auc` by start state, `[S, E]`: all seeds have the same ones. The
-        means are those of the measure, also of a seed that has a failure score."""
+        means are those of the measure, also of a seed that has a failure score. None where not
+        every episode of every evaluation is stored."""
         rows = self.episodes
         if rows is None:
             return None
         mode, whole = ("sampled" if measure == "sampled" else "greedy"), measure == "auc"
         rows = rows[(rows["mode"] == mode) & rows["seed"].isin(self.seeds)]
-        lengths = rows["episodes"] == self.final_episodes
-        if whole:
-            lengths = rows["episodes"] == self.curve["episodes"].iloc[0]
-        rows = rows[lengths]
-        found = []
-        for _, of_seed in rows.groupby("seed"):
-            returns = of_seed.pivot(index="timestep", columns="episode", values="return")
-            curve = returns.to_numpy(dtype=np.float64)  # [K, E]
-            at = returns.index.to_numpy()
+        E = self.curve["episodes"].iloc[0] if whole else self.final_episodes
+        rows, found = rows[rows["episodes"] == E], []
+        for timesteps, episodes, returns in split_by_seed(rows, "timestep", "episode", "return"):
+            at = np.unique(timesteps)
+            places = np.repeat(at, E), np.tile(np.arange(E), len(at))
+            if not all(map(np.array_equal, (timesteps, episodes), places)):
+                return None
+            curve = returns.reshape(len(at), E).astype(np.float64)
             found.append(stats.area_under_curve(at, curve.T) if whole else curve[-1])
-        if len(found) != len(self.seeds) or len({len(x) for x in found}) > 1:
+        if len(found) != len(self.seeds):
             return None
         starts = np.stack(found)
         starts = np.where(np.abs(starts) <= FLOAT32_MAX, starts, 0.0)
         values: Floats = getattr(self, measure)
         return starts + (values - starts.mean(axis=1))[:, None]
+
+
+def split_by_seed(rows: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    """Columns of each seed's rows as arrays. rows: in the order of seeds."""
+    if rows.empty:
+        return []
+    others = np.flatnonzero(np.diff(rows["seed"])) + 1  # where the rows of another seed begin
+    return list(zip(*(np.split(rows[x].to_numpy(), others) for x in names), strict=True))
 
 
 @cache  # a report has the same estimate in several tables
@@ -379,24 +393,26 @@ def parity(
     spec: Scores | envs.EnvSpec,
     imputed: bool = False,
     paired: bool = False,
+    margin: float = MARGIN,
 ) -> Parity | None:
     """The verdict on two arrays of scores, `[S1]` and `[S2]`, that are looked at once.
 
     imputed: whether one of them is a failure score, no measured one. paired: whether both have the
-    same seeds in the same order, which share their data.
+    same seeds in the same order, which share their data. margin: of normalised scores.
     None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
     if min(len(ours), len(theirs)) < FEWEST or random is None or reference is None:
         return None
     judge = stats.paired_parity if paired else stats.parity
-    return judge(ours, theirs, random, reference, MARGIN, imputed=imputed)
+    return judge(ours, theirs, random, reference, margin, imputed=imputed)
 
 
 def parity_of(ours: Result, theirs: Result, measure: str) -> Parity | None:
-    """The same of two runs by a measure of `MEASURES`."""
+    """The same of two runs by a measure of `MEASURES`, with the margin of the environment."""
     imputed = bool(ours.unscored or theirs.unscored)
-    return parity(ours.scores(measure), theirs.scores(measure), ours.spec, imputed)
+    sides, margin = (ours.scores(measure), theirs.scores(measure)), margin_at(ours.spec.id, measure)
+    return parity(*sides, ours.spec, imputed, margin=margin)
 
 
 def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec, fewest: int = FEWEST) -> str:
@@ -436,7 +452,7 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
         return None
     name = theirs.algo.removeprefix("sb3-")
     at_ceiling = measure == "late" and name in CEILINGS.get(theirs.spec.id, ())
-    return decide(one, other, MARGINS[measure].get(ours.spec.id, MARGIN), at_ceiling)
+    return decide(one, other, margin_at(ours.spec.id, measure), at_ceiling)
 
 
 def side_of(result: Result, measure: str) -> Side | None:

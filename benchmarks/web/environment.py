@@ -14,7 +14,7 @@ from manyseeds import plots
 from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
 from manyseeds.benchmarks.store.comparison import Pair, is_stale
-from manyseeds.benchmarks.store.names import NAMES, display
+from manyseeds.benchmarks.store.names import display, place_of
 from manyseeds.benchmarks.store.results import Result, commit_of, versions_text
 from manyseeds.benchmarks.store.whole import Store, by_environment, progress
 from manyseeds.benchmarks.web.chapter import TABLES, environment_file, targets_of
@@ -25,6 +25,8 @@ from manyseeds.benchmarks.web.page import CHARTS, Page
 from manyseeds.errors import printable
 from manyseeds.record import ranges
 from manyseeds.runs.control import reachable_threshold
+
+COLOURS = 8  # --c0 to --c7 in static/site.css
 
 
 def pages(store: Store, films: Path) -> list[Page]:
@@ -37,6 +39,7 @@ def pages(store: Store, films: Path) -> list[Page]:
 def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
     env, spec = pairs[0].env, pairs[0].headline[0].spec
     writer = Writer(targets_of(store))
+    at = places([pair.algo for pair in pairs])
     data = {
         "env": printable(env),
         "threshold": reachable_threshold(spec),
@@ -44,7 +47,11 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
         "reference": spec.reference_score,
         "log_x": is_log_x(pairs),
         "early": environment_pages.early_end(pairs),  # a second chart ends there
-        "runs": [run_json(pair, result, films) for pair in pairs for result in pair.headline],
+        "runs": [
+            run_json(pair, result, at[pair.algo], films)
+            for pair in pairs
+            for result in pair.headline
+        ],
     }
     context = {
         "opening": writer.blocks(environment_pages.opening(pairs)),
@@ -58,10 +65,24 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
     return Page(file, title, template, context, scripts, listed, description=about)
 
 
-def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
+def places(algos: Sequence[str]) -> dict[str, int]:
+    """The place of each algorithm's colour: that of all pages, or one that is free on this one."""
+    chosen: dict[str, int] = {}
+    for algo in algos:
+        place = place_of(algo)[0]
+        taken = {other % COLOURS for other in chosen.values()}
+        if place % COLOURS in taken:
+            place = next((free for free in range(COLOURS) if free not in taken), place)
+        while place in chosen.values():
+            place += COLOURS  # another marker
+        chosen[algo] = place
+    return chosen
+
+
+def run_json(pair: Pair, result: Result, place: int, films: Path) -> dict[str, Any]:
     """A run: its curves, their statistics, and where it is from.
 
-    `place` is that of the algorithm's colour, which both sides have.
+    place: of the algorithm's colour, which both sides have.
     """
     x, curves = plots.curve_of(result.algo, result.curve)
     return {
@@ -69,7 +90,7 @@ def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
         "algorithm": pair.algo,
         "name": printable(display(pair.algo)),
         "side": "SB3" if result is pair.sb3 else "manyseeds",
-        "place": list(NAMES).index(pair.algo) if pair.algo in NAMES else len(NAMES),
+        "place": place,
         "stale": is_stale(result),
         "budget": result.timesteps_requested,
         "seeds": result.seeds,

@@ -14,6 +14,8 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -199,11 +201,12 @@ class Frame(NamedTuple):
 class Reel:
     """The frames of a film. Whenever there are more than MAX_FRAMES, every second one goes.
 
-    fps: steps of the environment per second. title: the first line of the caption.
+    fps: steps of the environment per second. title: the first line of the caption. stage: the
+    second line begins with it.
     """
 
     def __init__(self, fps: float, title: str) -> None:
-        self.fps, self.title = fps, title
+        self.fps, self.title, self.stage = fps, title, ""
         self.stride = math.ceil(fps * MIN_DELAY / 100)  # steps from a frame to the next
         self.frames: list[Frame] = []
 
@@ -216,7 +219,7 @@ class Reel:
             return
         image = scene.picture()
         image.thumbnail((MAX_SIDE, MAX_SIDE))
-        said = f"step {step}, return {total:.1f}"
+        said = f"{self.stage}step {step}, return {total:.1f}"
         self.frames.append(Frame(step, last, captioned(image, (self.title, said))))
         if len(self.frames) > MAX_FRAMES:
             self.stride *= 2
@@ -295,16 +298,31 @@ class Film(NamedTuple):
     size: str
 
 
-def film(trained: Trained, seed: int, episodes: int = 1, fps: float | None = None) -> Film:
-    """A film of a seed's first episodes. fps: steps per second (None: the environment's)."""
+def film(
+    trained: Trained,
+    seed: int,
+    episodes: int = 1,
+    fps: float | None = None,
+    learning: Callable[[], Mapping[int, Trained]] | None = None,
+) -> Film:
+    """A film of a seed's first episodes.
+
+    fps: steps per second (None: the environment's). learning: finds the policies to show in place
+    of the trained one, by timesteps; called once it is known that there is something to draw.
+    """
     said = []
+    stages = {"": trained}
     scene = scene_of(trained)
     try:
         reel = Reel(fps or scene.fps, title_of(trained, seed))
-        for start in range(episodes):
-            total, steps = play(scene, trained, seed, start, reel)
+        if learning:
+            scene.reset(0)
+            scene.picture()
+            stages = {f"after {t:,} timesteps: ": policy for t, policy in learning().items()}
+        for (reel.stage, policy), start in product(stages.items(), range(episodes)):
+            total, steps = play(scene, policy, seed, start, reel)
             result = f"return {total:.1f}, {plural(steps, 'step')}"
-            said.append(f"seed {seed}, reset(seed={start}): {result}")
+            said.append(f"{reel.stage}seed {seed}, reset(seed={start}): {result}")
     except (ImportError, gym.error.Error) as error:
         raise not_drawn(trained.config.env, error) from error
     finally:

@@ -26,7 +26,7 @@ from manyseeds.cli import AnyConfig, Preset
 from manyseeds.digest import boundary
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import RunFolder, is_finished, part_name
+from manyseeds.record import RunFolder, is_finished, part_name, ranges
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.language import (
@@ -80,7 +80,7 @@ class SeedsRun:
             self.runs.append(LanguageRun(config, [seed], part, algo, source, processes, S))
             processes = self.runs[0].processes
         self.processes, self.device = self.runs[0].processes, self.runs[0].device
-        self._without_signal: int | None = 0  # steps so far; None once there was one
+        self._without_signal = dict.fromkeys(range(S), 0)  # steps so far of seeds without any
         self._progress = None
         if S > 1:
             live, text = folder is not None, "pass@1 (or what the method measures), mean over seeds"
@@ -148,17 +148,29 @@ class SeedsRun:
             self._progress.update(self.samples, self.runs[0].learn_s * len(self.runs))
 
     @boundary
-    def look_for_signal(self, found: bool, note: str) -> None:
-        """Print a note once, if none of the first steps had a signal; none after a checkpoint.
+    def look_for_signal(self, found: Tensor, note: Callable[[Tensor], str]) -> None:
+        """Print a note on seeds whose first steps had no signal, once; none after a checkpoint.
 
-        found: whether this step has one.
+        found: [S], whether this step, which is not logged yet, has one. note: what to say of such
+        seeds, given as [S].
         """
-        if found or self._without_signal is None:
-            self._without_signal = None
+        steps = self._without_signal
+        for s in self.unfinished:  # others have not taken part
+            if found[s]:
+                steps.pop(s, None)
+            elif s in steps:
+                steps[s] += 1
+        silent = [s for s, count in steps.items() if count == FIRST_STEPS]
+        if not silent:
             return
-        self._without_signal += 1
-        if self._without_signal == FIRST_STEPS and self.processes.main:
-            print(f"note: in the first {FIRST_STEPS} steps {note}", file=sys.stderr)
+        for s in silent:
+            del steps[s]
+        word = "seed" if len(silent) == 1 else "seeds"
+        few = len(silent) < len(self.seeds)
+        who = f"{word} {ranges(self.seeds[s] for s in silent)}: " if few else ""
+        if self.processes.main:
+            told = note(torch.tensor(silent, device=found.device))
+            print(f"note: {who}in the first {FIRST_STEPS} steps {told}", file=sys.stderr)
 
     def evaluate_if_due(self, evaluator: Evaluator) -> None:
         """Evaluate each seed before its first step, and at the first call at or after each k-th
@@ -239,7 +251,7 @@ class SeedsRun:
                 one.load(own)
         for run, records in zip(self.runs, state["records"], strict=True):
             run.take_up(records)
-        self._without_signal = None  # the first steps are over
+        self._without_signal.clear()  # the first steps are over
         return state["step"], state["extra"]
 
     def _rows(self, state: Any, tensors: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:

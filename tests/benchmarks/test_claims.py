@@ -20,6 +20,7 @@ from manyseeds.benchmarks.chapters.blocks import OURS, Claim, text_of, walk
 from manyseeds.benchmarks.chapters.sensitivity import read_studies
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import GROUP_SIZES, MORE_STEPS, ONE_STEP, SUITES, Cell
+from manyseeds.benchmarks.experiments.verdicts import margin_at
 from manyseeds.benchmarks.measurements import goal_first, learning_rates, replicas
 from manyseeds.benchmarks.measurements.measure import greedy_areas, measured_by, write_measured
 from manyseeds.benchmarks.store.results import Result, load_result
@@ -106,7 +107,12 @@ def test_a_low_discount_is_claimed_where_episodes_never_end_early(tmp_path: Path
 def test_claims_of_the_page_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
     """Two comparisons with p of 0.03 are undecided."""
     verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
-    monkeypatch.setattr(claims, "parity", lambda *_: verdict)
+
+    def parity(*given: Any, margin: float) -> stats.Parity:
+        assert margin == margin_at(given[2].id, "auc")
+        return verdict
+
+    monkeypatch.setattr(claims, "parity", parity)
     for size in GROUP_SIZES:
         plant(tmp_path, "grpo", around(400, 30), env=ENV, groups=1, group_size=size)
     found = claims_in(claims.page(results_of(tmp_path), tmp_path))

@@ -141,15 +141,16 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     ]  # fmt: skip
     blocks = [*chapter.zero_section([weak, *strong], tmp_path)]
     none, *some = verdicts(blocks)
-    least = "pass@1 after minus before: GRPO from tiny-base, n = 5 (the weakest of 8"
-    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least}")
+    least = "pass@1 after minus before: GRPO from 200 steps, 15% demonstrations, n = 5 (the weakest"
+    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least} of 8")
     # 0.1 of 0.2 before, 0.8 of 0.95 after; a thousandth more from seed to seed.
     assert some[0].startswith("in part: -0.00")
     found = {row[1]: row[3][:6] for row in rows(blocks) if row[0].startswith("right of formatted")}
-    assert found["GRPO from tiny-base-800-1"] == "+0.338"
+    assert found["GRPO from 800 steps, 1% demonstrations"] == "+0.338"
     # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
     assert some[1].startswith("in part: -0.648 [")
-    assert ["best accuracy minus 0.7", "GRPO from tiny-base-800"] in [x[:2] for x in rows(blocks)]
+    run = "GRPO from 800 steps, 15% demonstrations"
+    assert ["best accuracy minus 0.7", run] in [x[:2] for x in rows(blocks)]
     table = rows(blocks, "language-zero")
     assert [row[:3] for row in table][:4] == [
         ["tiny-base", "200", "15%"],
@@ -247,7 +248,7 @@ def test_a_verdict_on_trl_is_of_ours(
     blocks = [*language_models.trl_section([ours, theirs], tmp_path)]
     assert rows(blocks, "language-trl")[0][-1].startswith(word)
     (said,) = [x for x in blocks if isinstance(x, Items)]
-    assert said.items[0] == f"Worse than TRL: {'GRPO' if end < 0.4 else 'no method'}"
+    assert said.items[0] == f"Shown to be worse than TRL: {'GRPO' if end < 0.4 else 'no method'}"
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,13 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert "undecided +0.000 [" in against[7]
     assert cells(page, "GRPO", "kl_coef 0.0", "20", "10", "2.00 [1.50, 2.50]", "3")
     assert cells(page, "GRPO (stale)", "kl_coef 0.1", "20", "10")
+    # Its model was not made here.
+    elsewhere = [row[3:] for row in cells(page) if row[1:3] == ["addition", "GRPO"]]
+    assert len(elsewhere) == 2
+    assert [str(SEEDS), "32", "0.0003", *reached[3:6]] in [row[:6] for row in elsewhere]
+    assert cells(page, "addition", "GRPO", "0")
+    assert cells(page, "addition", "GRPO", "32")
+    assert "plots/language-others.svg" in page
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "Reward model", str(SEEDS))
     assert judged[3].startswith(f"{accuracy:.3f} [")
@@ -181,7 +188,10 @@ def test_what_the_verdicts_on_trl_say_together() -> None:
         ("GRPO", verdict("worse", -0.049, -0.01)),
     ]
     twice = [("GRPO", verdict("undecided", -0.02, 0.02)), ("GRPO", verdict("worse", -0.2, -0.1))]
-    worse, close = "Worse than TRL: ", "A score lower than TRL's by more than 0.05 is excluded: "
+    worse, close = (
+        "Shown to be worse than TRL: ",
+        "A score lower than TRL's by more than 0.05 is excluded: ",
+    )
     others, missing = "It is not excluded: ", "No verdict: "
     for judged, *lines in (
         (found, f"{worse}GRPO", f"{close}DPO, GRPO", f"{others}SFT"),

@@ -216,7 +216,7 @@ def test_claims_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> No
     verdict = stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
     monkeypatch.setattr(policy_gradients, "parity_of", lambda *_: verdict)
     run = SimpleNamespace(spec=SimpleNamespace(random_score=0.0, reference_score=1.0))
-    runs = {("CartPole-v1", name): run for about in GRPO_CLAIMS for name in about[2]}
+    runs = {("CartPole-v1", name): run for about in GRPO_CLAIMS for name in about[3]}
     claims = [grpo_claim(*about, runs) for about in GRPO_CLAIMS]
     assert [x.verdict for x in claims] == ["holds", "holds"]
     monkeypatch.setattr(policy_gradients, "sections", lambda titled: iter(claims))

@@ -84,6 +84,22 @@ def test_verdicts_on_learning_speed_are_corrected_together(
     assert not any(isinstance(x, Outcome) for x in blocks)
 
 
+def test_an_environment_without_all_variants_is_not_counted() -> None:
+    better, worse = (
+        stats.Parity(word, stats.Estimate(x, x, x, 30), 0.03)
+        for word, x in (("better", 0.2), ("worse", -0.2))
+    )
+    verdicts: dict[tuple[str, str, str], stats.Parity | None] = {}
+    for env in ("CartPole-v1", "Acrobot-v1"):
+        verdicts |= {(env, f"{name} alone", "auc"): better for name in PARTS}
+        verdicts |= {(env, f"all but {name}", "auc"): worse for name in PARTS}
+    assert "all variants (CartPole-v1, Acrobot-v1): " in (both := rainbow.carried_by(verdicts))
+    assert "double (2, 2)" in both
+    del verdicts["Acrobot-v1", "all but double", "auc"]
+    assert "all variants (CartPole-v1): " in (one := rainbow.carried_by(verdicts))
+    assert "n steps (1, 1)" in one
+
+
 def test_quantiles_stand_beside_their_peer(tmp_path: Path) -> None:
     """Ours alone without a verdict; with sb3-contrib's it is against that."""
     for algo, mean in (("rainbow", 450.0), ("sb3-rainbow", 250.0)):

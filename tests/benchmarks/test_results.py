@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks.store.results import Result, load_result
+from manyseeds.benchmarks.chapters.claims import early_parity
+from manyseeds.benchmarks.experiments.verdicts import MARGINS
+from manyseeds.benchmarks.store.results import Result, load_result, parity_of
 from manyseeds.benchmarks.store.stored import StoredRun, open_runs
 from manyseeds.digest import ROOT
 from manyseeds.worth import worth_of
@@ -67,6 +69,52 @@ def test_intervals_of_ours_contain_the_luck_of_the_starts() -> None:
         assert both.high - both.low > 3 * (alone.high - alone.low)
         assert theirs.by_start(measure) is None
         assert theirs.estimate(measure) == stats.estimate(getattr(theirs, measure))
+
+
+def test_scores_by_start_are_of_all_episodes() -> None:
+    """Of two seeds, evaluated at 0 and 100 in 2 episodes each; the last ones have 3."""
+    rows = pd.DataFrame(
+        [
+            (s, t, E, k, 10.0 * s + t + k, "greedy")
+            for s in (0, 1)
+            for t, E in ((0, 2), (100, 2), (200, 3))
+            for k in range(E)
+        ],
+        columns=["seed", "timestep", "episodes", "episode", "return", "mode"],
+    )
+
+    def by_start(rows: pd.DataFrame, measure: str) -> Any:
+        found = result([0.0, 0.0], [[0.0, 0.0]] * 2, {})
+        found = replace(found, final_episodes=3, curve=found.curve.assign(episodes=2))
+        # The scores are the means over the starts, so that these are left as they are.
+        of_seeds = {"final": [201.0, 211.0], "sampled": [201.0, 211.0], "auc": [50.5, 60.5]}
+        object.__setattr__(found, measure, np.array(of_seeds[measure]))
+        found.__dict__["episodes"] = rows
+        return found.by_start(measure)
+
+    np.testing.assert_array_equal(by_start(rows, "final"), [[200, 201, 202], [210, 211, 212]])
+    np.testing.assert_array_equal(by_start(rows, "auc"), [[50, 51], [60, 61]])
+    assert by_start(rows, "sampled") is None  # no episode is
+    for at in range(len(rows)):
+        measure = "final" if rows["episodes"][at] == 3 else "auc"
+        assert by_start(rows.drop(at), measure) is None
+    unlike = rows.assign(episode=rows["episode"].replace(1, 7))
+    assert by_start(unlike, "final") is by_start(unlike, "auc") is None
+    assert by_start(rows.sort_values(["seed", "episode"]), "auc") is None
+    others = rows[rows["seed"] == 1]
+    assert by_start(others, "final") is by_start(others, "auc") is None
+
+
+def test_single_tests_have_the_margin_of_the_environment() -> None:
+    one, other = (result([400.0] * 12, [[x, x + k] for k in range(12)], {}) for x in (100.0, 101.0))
+    for verdict, measure in (
+        (parity_of(one, other, "auc"), "auc"),
+        (parity_of(one, other, "late"), "late"),
+        (early_parity(one, other), "auc"),
+    ):
+        assert verdict
+        assert verdict.margin == MARGINS[measure]["CartPole-v1"]
+    assert MARGINS["auc"]["CartPole-v1"] != MARGINS["late"]["CartPole-v1"]
 
 
 def is_plain(run: StoredRun) -> bool:

@@ -39,6 +39,7 @@ from tests.benchmarks.conftest import Output, Patch, Refusal
 BUDGETS: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 128, "num_envs": 4, "num_steps": 16, "hidden": (16,)},
     "q_learning": {"total_timesteps": 500},
+    "grpo": {"total_timesteps": 3000},
 }
 
 
@@ -162,6 +163,49 @@ def test_plays_the_seed_asked_for(cartpole: Path, tmp_path: Path, capsys: Output
     path = cartpole.parents[4] / "watch/CartPole-v1-q_learning.gif"  # beside the results
     assert f"film: {path} (" in capsys.readouterr().out
     assert opened(path)[0]
+
+
+def test_shows_a_seed_as_it_learns(pendulum: Path, capsys: Output) -> None:
+    """Its policy before, during and after the training, which is the stored one."""
+    shown(pendulum, "--seed", "1")
+    stored = capsys.readouterr().out.splitlines()[0]
+    shown(pendulum, "--seed", "1", "--learning")
+    began, *lines, last = capsys.readouterr().out.splitlines()
+    assert began == "trains seed 1 again, 128 timesteps"
+    path = pendulum.parents[4] / "watch/Pendulum-v1-ppo-learning.gif"
+    assert f"film: {path} (" in last
+    assert opened(path)[1] == pytest.approx(len(lines) * (200 / 30 * 1000 + 1000), abs=50)
+    after, said = zip(*(line.split(" timesteps: ") for line in lines), strict=True)
+    assert after == ("after 0", "after 64", "after 128")  # three evaluations, of two rollouts
+    assert said[-1] == stored
+    assert len(set(said)) == 3
+
+
+def test_learning_ends_with_the_trained_policy(tmp_path: Path, capsys: Output) -> None:
+    """Seed 1 of this GRPO ends further beyond its budget than it was before its last update."""
+    run = store(tmp_path, "grpo", "CartPole-v1", [0, 1])
+    shown(run, "--seed", "1")
+    stored = capsys.readouterr().out.splitlines()[0]
+    shown(run, "--seed", "1", "--learning")
+    *_, line, _ = capsys.readouterr().out.splitlines()
+    timesteps, said = line.removeprefix("after ").split(" timesteps: ")
+    assert int(timesteps.replace(",", "")) > 3000
+    assert said == stored
+
+
+def test_other_weights_are_named(cartpole: Path, capsys: Output) -> None:
+    """Of seed 0 the table was changed after its training."""
+    shown(cartpole, "--seed", "0", "--learning")
+    assert "note: other weights than the stored ones\n" in capsys.readouterr().out
+
+
+def test_what_cannot_be_drawn_is_not_trained(cartpole: Path, monkeypatch: Patch) -> None:
+    trains = mock.Mock()
+    monkeypatch.setattr(watch, "train_again", trains)
+    monkeypatch.setattr(films.GymnasiumScene, "picture", mock.Mock(side_effect=ImportError))
+    with pytest.raises(SystemExit):
+        shown(cartpole, "--learning")
+    trains.assert_not_called()
 
 
 def test_plays_what_gymnasium_plays(lake: Path, tmp_path: Path, capsys: Output) -> None:

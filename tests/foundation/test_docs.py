@@ -119,6 +119,29 @@ def test_the_cited_number_is_published() -> None:
     assert f", {commit}\n" in page
 
 
+def test_the_scores_of_a_real_model_are_published() -> None:
+    """And its command is that which trained it."""
+    page = (DOCS / "your-own-model.md").read_text()
+    table = pd.read_csv(ROOT / "results/tables/language-others.csv", dtype=str)
+    (row,) = table[table["model"] == "build/smollm2"].to_dict("records")
+    before, after = (row[f"pass@1 {x}"] for x in ("before training", "after training, mean [95%]"))
+    assert row["n"] == "3"
+    said = " ".join(page.split())
+    assert f"each of {row['minutes a seed']} minutes of a core" in said
+    assert (
+        f"from {before} to {after}, and pass@16 from {row['pass@16 before']} to {row['after']}"
+        in said
+    )
+    (typed,) = (x for x in commands("your-own-model.md") if "--kl-coef 0" in x)
+    lines = (ROOT / "results/language-models.md").read_text().splitlines()
+    (trained,) = (
+        x for x in lines if "rloo.py --model build/smollm2" in x and "--first-seed 0 " in x
+    )
+    flags = " ".join(typed.split("llm_track/rloo.py")[1].replace("\\\n", "").split())
+    for flag in flags.removesuffix(" --seeds 3").split(" --")[1:]:
+        assert f" --{flag} " in trained.replace("`", " ")
+
+
 QRDQN: dict[str, Any] = {"distribution": "quantile", "n_steps": 1, "double": False}
 QRDQN |= {"dueling": False, "prioritized": False, "noisy": False}
 

@@ -357,6 +357,16 @@ def test_a_task_of_a_users_own(
             ACCURACY.format("2"),
             "accuracy returned 2, not a number from 0 to 1, for",
         ),
+        (
+            "    def draw",
+            ACCURACY.replace("accuracy(self, problem, ", "format(self, ").format("-1"),
+            "format returned -1, not a number from 0 to 1, for",
+        ),
+        (
+            "    def draw",
+            ACCURACY.replace("accuracy", "grade").format("1"),
+            "has a method grade; only accuracy and format can be its own",
+        ),
     ],
 )
 def test_a_faulty_task_is_one_line(

@@ -531,6 +531,22 @@ def test_ten_steps_without_a_signal_are_told_once(
     assert error.count("\n") == error.count("in the first 10 steps all rewards of") == said
 
 
+def test_seeds_without_a_signal_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of seeds 4 to 7 one has a signal at once, one in time, and one has drawn all its samples."""
+    run = SeedsRun(grpo.Config(quiet=True), [4, 5, 6, 7])
+    note = "all equal: {}".format
+
+    def tell(*found: bool) -> str:
+        run.look_for_signal(torch.tensor(found), lambda seeds: note(seeds.tolist()))
+        return capsys.readouterr().err
+
+    assert not any([tell(step == 0, False, step == 3, False) for step in range(5)])
+    run.runs[3].samples = run.config.total_samples
+    assert not any([tell(False, False, False, False) for step in range(4)])
+    assert tell(*[False] * 4) == "note: seed 5: in the first 10 steps all equal: [1]\n"
+    assert not any([tell(*[False] * 4) for step in range(12)])
+
+
 @pytest.mark.usefixtures("few_samples", "eager")
 def test_the_first_steps_are_not_those_after_a_checkpoint(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -31,7 +31,7 @@ from manyseeds.benchmarks.chapters.differences import RULE
 from manyseeds.benchmarks.chapters.front_page import outcome
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.whole import read_store
-from manyseeds.benchmarks.web import figures, films, overview
+from manyseeds.benchmarks.web import environment, figures, films, overview
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
@@ -81,6 +81,7 @@ def test_numbers_are_those_of_the_report(site: Path, monkeypatch: pytest.MonkeyP
         assert text_of(site / page).count(str(RULE[0]).strip()) == 1
     runs = {run["key"]: run for run in data_of(site / CARTPOLE)["runs"]}
     assert [*runs] == ["ppo", "sb3-ppo", "a2c", "reinforce"]
+    assert [run["place"] for run in runs.values()] == [0, 0, 1, 5]
     ppo = here[0].ours
     assert ppo
     line = environment_pages.curve(ppo)
@@ -153,6 +154,18 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     assert f"#algorithms={quote(SCRIPT)}" in (out / "results.html").read_text()
     (run,) = data_of(pages[0])["runs"]
     assert evil in run["origins"][0]["command"]
+
+
+def test_algorithms_of_a_page_have_colours_of_their_own() -> None:
+    own = environment.places(["ppo", "a2c", "dqn"])
+    assert own == {"ppo": 0, "a2c": 1, "dqn": 3}  # the same on all pages
+    pendulum = ["ppo", "a2c", "trpo", "grpo", "reinforce", "sac", "td3", "ddpg"]
+    places = list(environment.places(pendulum).values())
+    assert sorted(places) == list(range(environment.COLOURS))
+    many = environment.places([*pendulum, "dqn", "rainbow", "unknown"])
+    assert len(set(many.values())) == len(many)  # another marker where a colour comes again
+    sheet = (HERE / "static/site.css").read_text(encoding="utf-8")
+    assert len(set(re.findall("--c([0-9]+):", sheet))) == environment.COLOURS
 
 
 def test_json_cannot_end_its_element() -> None:
