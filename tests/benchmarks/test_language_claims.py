@@ -17,6 +17,7 @@ from manyseeds import stats
 from manyseeds.benchmarks.chapters import language_claims as chapter
 from manyseeds.benchmarks.chapters import language_models
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Block,
     Claim,
     Figure,
@@ -466,8 +467,9 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     assert [*chapter.page([], tmp_path)] == []
 
     listed = chapter.summary(page).items
-    assert len(listed) == len(cards(page))
-    one = next(x for x in cards(page) if x.number)
+    of_papers = [x for x in cards(page) if not x.source.startswith(OURS)]
+    assert len(cards(page)) > len(listed) == len(of_papers)
+    one = next(x for x in of_papers if x.number)
     said = f"{text_of(one.claim)} {one.verdict.capitalize()}: {text_of(one.number)}"
     assert said in [text_of(x) for x in listed if not isinstance(x, Item)]
 

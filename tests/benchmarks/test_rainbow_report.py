@@ -57,7 +57,7 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
     assert together.verdict == "holds"
     assert crucial.verdict == "in part"  # not prioritized replay
     (outcome,) = (x for x in blocks if isinstance(x, Outcome))
-    assert "learns more slowly without it: n steps (1, 1), double (0, 0)" in str(outcome)
+    assert "with all variants (CartPole-v1): n steps (1, 1), double (0, 0)" in str(outcome)
     rows = {row[1]: row for row in tables_of(blocks)["rainbow"]}
     assert set(rows) == set(VARIANTS)
     assert rows["n steps alone"][-1].startswith("better")

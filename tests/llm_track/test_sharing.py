@@ -231,7 +231,7 @@ def test_a_script_that_is_started_finds_what_the_user_has(
     monkeypatch.setattr(models, "ROOT", tmp_path)
     monkeypatch.setenv("PYTHONPATH", "theirs")
     with pytest.raises(UsageError, match=f"x: {tmp_path}{os.pathsep}theirs$"):
-        models.run_command(["x.py"], "x")
+        models.run_command([str(tmp_path / "x.py")], "x")
 
 
 def test_a_reward_model_is_exported_with_its_own_class(model: Path, tmp_path: Path) -> None:
