@@ -647,7 +647,7 @@ def fitting(
     with failing_in_one_line(config.model, "--model"):  # of its template, of its tokenizer's sizes
         prompts = sampling.encode_prompts(tokenizer, task, [row.prompt for row in rows])
     texts = [text for completions in rows.values() for text in completions]
-    encoded = iter(tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
+    encoded = iter(sampling.token_ids(tokenizer, texts, special=False) if texts else ())
     kept, faults = [], []
     for (row, completions), prompt in zip(rows.items(), prompts, strict=True):
         ends = [len(ids) + 1 for ids in itertools.islice(encoded, len(completions))]

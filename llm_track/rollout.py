@@ -419,10 +419,8 @@ def measured(graded: Sequence[Sequence[tasks.Graded]], name: str, rollout: Rollo
 
 def pad_left(rows: Prompts, token: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids [S, B, P], padded on the left, and their numbers [S, B]."""
-    P = max(len(row) for own in rows for row in own)
-    ids = [[[token] * (P - len(row)) + list(row) for row in own] for own in rows]
-    lengths = [[len(row) for row in own] for own in rows]
-    return torch.tensor(ids, device=device), torch.tensor(lengths, device=device)
+    ids, mask = sampling.pad_rows([x for own in rows for x in own], token, device, left=True)
+    return ids.unflatten(0, (len(rows), -1)), mask.sum(1).unflatten(0, (len(rows), -1))
 
 
 def samples_of(rollout: Rollout) -> sampling.Samples:

@@ -11,6 +11,7 @@ those of the sampled distribution.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -127,7 +128,7 @@ def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[l
         if any(map(tasks.conversation, different)):
             raise UsageError("--model: has no chat template, which a prompt of messages needs")
         texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in different]
-        rows = tokenizer(texts)["input_ids"]
+        rows = token_ids(tokenizer, texts)
     else:
         rows = tokenizer.apply_chat_template(
             chats(tokenizer, task, different),
@@ -187,14 +188,25 @@ def with_opening(task: Task, tokenizer: Any) -> Task:
     return task.but(opening=THINK) if opens else task
 
 
-def pad_left(
-    rows: Sequence[Sequence[int]], pad: int, device: torch.device
+def token_ids(tokenizer: Any, texts: Sequence[str], special: bool = True) -> list[list[int]]:
+    """Token ids of each text. special: with what the tokenizer puts before and after a text."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is None or fast.padding or fast.truncation or tokenizer.split_special_tokens:
+        return tokenizer(list(texts), add_special_tokens=special)["input_ids"]  # type: ignore[no-any-return]
+    # The same in a third of the time, as no offsets into the text are made.
+    return [x.ids for x in fast.encode_batch_fast(list(texts), add_special_tokens=special)]
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], pad: int, device: torch.device, left: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Ids and mask, [B, P] each."""
-    width = max(len(row) for row in rows)
-    ids = [[pad] * (width - len(row)) + list(row) for row in rows]
-    mask = [[False] * (width - len(row)) + [True] * len(row) for row in rows]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    """Ids and mask, [B, L] each. left: padded there."""
+    lengths = np.array([len(row) for row in rows]).reshape(-1, 1)
+    places = np.arange(lengths.max())
+    mask = places >= places.size - lengths if left else places < lengths
+    ids = np.full(mask.shape, pad)
+    ids[mask] = list(itertools.chain.from_iterable(rows))
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
 def decode(tokenizer: Any, samples: Samples) -> list[str]:
@@ -226,19 +238,13 @@ def from_texts(
 
     Every completion ends with the end of sequence, unless it is cut off at max_new_tokens.
     """
-    P, prompt_mask = pad_left(
-        encode_prompts(tokenizer, task, prompts), tokenizer.pad_token_id, device
-    )
-    rows = tokenizer(list(completions), add_special_tokens=False)["input_ids"]
-    rows = [[*row, tokenizer.eos_token_id] for row in rows]
+    pad, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
+    P, prompt_mask = pad_rows(encode_prompts(tokenizer, task, prompts), pad, device, left=True)
+    rows = [[*row, eos] for row in token_ids(tokenizer, completions, special=False)]
     ended = torch.tensor([len(row) <= max_new_tokens for row in rows], device=device)
-    rows = [row[:max_new_tokens] for row in rows]
-    width = max(len(row) for row in rows)
-    padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
-    mask = torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in rows])
+    tokens, mask = pad_rows([row[:max_new_tokens] for row in rows], pad, device)
     zeros = torch.zeros(mask.shape, device=device)
-    tokens = torch.tensor(padded, device=device)
-    return Samples(P, prompt_mask, tokens, mask.to(device), ended, zeros, zeros)
+    return Samples(P, prompt_mask, tokens, mask, ended, zeros, zeros)
 
 
 def precision(model: Any, device: torch.device) -> Any:
@@ -293,7 +299,7 @@ def sample(
             for part in parts
         ])  # fmt: skip
     device = uniforms.device
-    ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
+    ids, mask = pad_rows(prompts, tokenizer.pad_token_id, device, left=True)
     first, group = distinct(ids.masked_fill(~mask, -1))
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
     model.eval()

@@ -1025,7 +1025,7 @@ def own_task(task: str) -> Task:
             "GeneratedTask"
         )
     if type(made).grade is not Task.grade:
-        raise UsageError(f"{what}: has a method grade; only accuracy and format can be its own")
+        raise UsageError(f"{what}: has a method grade; give it accuracy and format instead")
     if not isinstance(getattr(made, "id", None), str):
         raise UsageError(f"{what}: needs an id, a text")
     if made.id in GENERATED or not re.fullmatch(r"\w[\w.-]*", made.id):

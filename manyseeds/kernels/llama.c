@@ -154,11 +154,9 @@ void before_attention(const llama *m, const layer *w, const float *table, int ro
   for (int r = 0; r < rows; r++) rotate(m, table, positions[r], 0, qkv + r * 3L * A);
 }
 
-void after_attention(const llama *m, const layer *w, int rows, const float *x,
-                     const float *attended, float *middle, float *scales, float *y, float *gate_up,
-                     float *active, float *next) {
+void after_attention(const llama *m, const layer *w, int rows, const float *attended, float *middle,
+                     float *scales, float *y, float *gate_up, float *active, float *next) {
   const int H = m->H, I = m->I;
-  memcpy(middle, x, sizeof(float) * rows * H);
   matmul(rows, H, (int)width_of_attention(m), attended, w->out, middle, 1);
   normalize(rows, H, m->eps, middle, w->norm2, scales, y);
   matmul(rows, 2 * I, H, y, w->gate_up, gate_up, 0);

@@ -119,11 +119,10 @@ float entropy_of(int V, const float *logp);
 void before_attention(const llama *m, const layer *w, const float *table, int rows,
                       const int *positions, const float *x, float *scales, float *y, float *qkv);
 
-// The part after attention, whose result goes to next [rows, H], which may be x. middle: x plus
-// what attention adds to it.
-void after_attention(const llama *m, const layer *w, int rows, const float *x,
-                     const float *attended, float *middle, float *scales, float *y, float *gate_up,
-                     float *active, float *next);
+// The part after attention, whose result goes to next [rows, H]. middle: x, to which what attention
+// adds is added.
+void after_attention(const llama *m, const layer *w, int rows, const float *attended, float *middle,
+                     float *scales, float *y, float *gate_up, float *active, float *next);
 
 // Attention of M queries of a head, the first of which is that of key `first`: attended [M, D],
 // rows lda apart, and weights [M, first + M], rows ldw apart. keys [D, first + M], values [first +

@@ -4,6 +4,8 @@
 // each node a token after its parent, in which a completion is the path from a root to a leaf.
 // Nodes are numbered in the order of the completions that need them first.
 //
+// In the last layer, nodes without an output are only keys and values: nothing else of them is read.
+//
 // N nodes of a seed's tree at most; O outputs of a completion; L keys that a query has at most,
 // padded.
 #include <math.h>
@@ -25,7 +27,9 @@ typedef struct {
 typedef struct {
   int count, pieces;
   int *token, *parent, *position;  // [N]; parent -1: none
-  int *read;                       // [N], whether a completion has an output here
+  int *read;                       // [N], whether a completion has an output here, or before it in
+                                   // its piece
+  int *row;                        // [N + 1], of the nodes that are read: how many come before
   int *first;                      // [pieces + 1], the first node of each piece
   int *leaf;                       // [B], -1: nothing is computed for this completion
   int *child, *sibling;            // [N], used only while the tree grows
@@ -39,6 +43,7 @@ static tree tree_in(arena *a, const completions *c) {
   tree t = {0};
   int **of_nodes[] = {&t.token, &t.parent, &t.position, &t.read, &t.child, &t.sibling};
   for (int i = 0; i < 6; i++) *of_nodes[i] = ints_in(a, c->N);
+  t.row = ints_in(a, c->N + 1);
   t.first = ints_in(a, c->B + c->N / BLOCK + 2);
   t.leaf = ints_in(a, c->B);
   return t;
@@ -73,6 +78,18 @@ static void grow(const llama *m, const completions *c, int s, tree *t) {
     for (long o = 0; o < outputs; o++, node = t->parent[node]) t->read[node] = 1;
   }
   t->first[t->pieces] = t->count;
+  t->row[0] = 0;
+  for (int q = 0; q < t->pieces; q++)
+    for (int i = t->first[q]; i < t->first[q + 1]; i++) {
+      if (i > t->first[q]) t->read[i] |= t->read[i - 1];  // the nodes of a piece have rows in a row
+      t->row[i + 1] = t->row[i] + t->read[i];
+    }
+}
+
+// The first of the nodes [from, end) of a piece that is read; end: none.
+static int first_read(const tree *t, int from, int end) {
+  while (from < end && !t->read[from]) from++;
+  return from;
 }
 
 // The path to the end of a piece of M nodes, the first of them `first`. Returns its length.
@@ -112,8 +129,9 @@ static widths widths_of(const llama *m, const completions *c) {
   return (widths){m->H, width_of_attention(m), m->I, L, m->scalar ? 1 : m->V, m->heads};
 }
 
-// What layers compute, a row per node. Without gradients only qkv and outputs have rows for all
-// nodes of all layers; layers and blocks share the others.
+// What layers compute, a row per node; from the attention of the last layer on, one per node that
+// is read. Without gradients only qkv and outputs have rows for all nodes of all layers; layers and
+// blocks share the others.
 typedef struct {
   widths w;
   long N;
@@ -144,10 +162,10 @@ static memory memory_in(arena *a, const llama *m, const completions *c, int shar
   return k;
 }
 
-// The rows of a layer from a node.
-static memory rows_from(const memory *all, int l, int node) {
+// The rows of a layer from one on.
+static memory rows_from(const memory *all, int l, int from) {
   memory k = *all;
-  const long row = k.shared ? 0 : l * k.N + node, of_all = l * k.N + node;
+  const long row = k.shared ? 0 : l * k.N + from, of_all = l * k.N + from;
   k.x += row * k.w.H;
   k.scales1 += row;
   k.qkv += of_all * 3 * k.w.A;
@@ -203,25 +221,19 @@ static forward forward_in(arena *a, const struct llama_forward *f, float *kept) 
   return x;
 }
 
-// The outputs of n nodes from `first`, a block.
+// The outputs of the nodes that are read, of n from `first`, a block.
 static void compute_outputs(const llama *m, const float *p, float temperature, const forward *f,
                             int first, int n) {
-  const int H = m->H, V = m->V;
-  const memory k = rows_from(&f->k, m->layers, first);
-  normalize(n, H, m->eps, k.x, norm_of_output(m, p), k.scales1, f->y);
+  const int H = m->H, V = m->V, from = f->t.row[first], rows = f->t.row[first + n] - from;
+  const memory k = rows_from(&f->k, m->layers, from);
+  normalize(rows, H, m->eps, k.x, norm_of_output(m, p), k.scales1, f->y);
   const float *head = m->tied ? f->turned : head_of(m, p);
-  for (int i = 0; i < n;) {  // runs of nodes whose outputs are read
-    int count = 0;
-    while (i + count < n && f->t.read[first + i + count]) count++;
-    const float *y = f->y + (long)i * H;
-    float *to = f->k.outputs + (first + i) * f->k.w.outputs;
-    if (m->scalar) {
-      for (int r = 0; r < count; r++) to[r] = dot_of_row(H, y + (long)r * H, head);
-    } else {
-      matmul(count, V, H, y, head, to, 0);
-      for (int r = 0; r < count; r++) logprobs_of(V, temperature, to + (long)r * V);
-    }
-    i += count ? count : 1;
+  float *to = f->k.outputs + from * f->k.w.outputs;
+  if (m->scalar) {
+    for (int r = 0; r < rows; r++) to[r] = dot_of_row(H, f->y + (long)r * H, head);
+  } else {
+    matmul(rows, V, H, f->y, head, to, 0);
+    for (int r = 0; r < rows; r++) logprobs_of(V, temperature, to + (long)r * V);
   }
 }
 
@@ -250,18 +262,26 @@ static void forward_seed(const void *given, int s, float *scratch) {
       const layer of = layer_of(m, p, l);
       const memory k = rows_from(&f.k, l, first);
       before_attention(m, &of, f.table, n, t->position + first, k.x, k.scales1, f.y, k.qkv);
+      const int last = l == m->layers - 1, from = last ? t->row[first] : first;
+      const memory to = rows_from(&f.k, l, from);
+      int rows = 0;
       for (int q = piece; q < end; q++) {
-        const int M = t->first[q + 1] - t->first[q], keys = path_to(t, t->first[q], M, f.path);
-        const memory own = rows_from(&f.k, l, t->first[q]);
-        const long at = f.k.shared ? t->first[q] - first : 0;  // of what blocks share
+        const int next = t->first[q + 1];
+        const int begin = last ? first_read(t, t->first[q], next) : t->first[q], M = next - begin;
+        if (!M) continue;
+        const int keys = path_to(t, begin, M, f.path);
+        const float *queries = rows_from(&f.k, l, begin).qkv;
         gather(A, keys, f.path, rows_from(&f.k, l, 0).qkv, A, f.keys, L, 2 * A, f.values);
-        float *weights = own.weights + at * m->heads * L, *attended = own.attended + at * A;
+        float *weights = to.weights + rows * m->heads * L, *attended = to.attended + rows * A;
         for (int h = 0; h < m->heads; h++)
-          attend(m, M, keys - M, own.qkv + h * D, f.keys + h * D * L, L, f.values + h * D, A,
+          attend(m, M, keys - M, queries + h * D, f.keys + h * D * L, L, f.values + h * D, A,
                  weights + h * L, m->heads * L, attended + h * D, A);
+        const float *of_nodes = k.x + (long)(begin - first) * H;
+        memcpy(to.middle + (long)rows * H, of_nodes, sizeof(float) * M * H);
+        rows += M;
       }
-      after_attention(m, &of, n, k.x, k.attended, k.middle, k.scales2, f.y, k.gate_up, f.active,
-                      rows_from(&f.k, l + 1, first).x);
+      after_attention(m, &of, rows, to.attended, to.middle, to.scales2, f.y, to.gate_up, f.active,
+                      rows_from(&f.k, l + 1, from).x);
     }
     compute_outputs(m, p, g->temperatures[s], &f, first, n);
     piece = end;
@@ -275,7 +295,7 @@ static void forward_seed(const void *given, int s, float *scratch) {
     }
     int node = t->leaf[b];
     for (long o = outputs - 1; o >= 0; o--, node = t->parent[node]) {
-      const float *of = f.k.outputs + node * f.k.w.outputs;
+      const float *of = f.k.outputs + t->row[node] * f.k.w.outputs;
       g->outputs[at * g->O + o] = m->scalar ? *of : of[c->tokens[at * c->T + o]];
       if (g->entropies) g->entropies[at * g->O + o] = entropy_of(V, of);
     }
@@ -412,17 +432,19 @@ static void through_log_softmax(const backward *x, int node, const float *logp, 
     store_up_to(of_logits + i, load_up_to(of_logits + i, V - i) / x->temperature, V - i);
 }
 
-// Backward pass of the head for nodes [first, first + n): sets of_y, the gradient of its inputs y.
+// Backward pass of the head for nodes [first, first + n): sets of_y, the gradient of its inputs y,
+// a row for each node that is read.
 static void through_head(backward *x, int first, int n) {
   const llama *m = x->m;
-  const int H = m->H, V = m->V;
+  const int H = m->H, V = m->V, *row = x->t.row;
   float *of_head = head_of(m, x->gradients);
-  memset(x->of_y, 0, sizeof(float) * n * H);
+  memset(x->of_y, 0, sizeof(float) * (row[first + n] - row[first]) * H);
   for (int i = 0; i < n;) {  // runs of nodes whose outputs have gradients
     int count = 0;
     while (i + count < n && x->pair[first + i + count] >= 0) count++;
-    float *of_y = x->of_y + (long)i * H;
-    const float *y = x->y + (long)i * H;
+    const long at = row[first + i] - row[first];
+    float *of_y = x->of_y + at * H;
+    const float *y = x->y + at * H;
     if (m->scalar) {
       for (int r = 0; r < count; r++) {
         float g = 0;
@@ -432,8 +454,9 @@ static void through_head(backward *x, int first, int n) {
       }
     } else if (count) {
       for (int r = 0; r < count; r++) {
-        const long node = first + i + r;
-        through_log_softmax(x, (int)node, x->k.outputs + node * V, x->of_logits + (long)r * V);
+        const int node = first + i + r;
+        const float *logp = x->k.outputs + (long)row[node] * V;
+        through_log_softmax(x, node, logp, x->of_logits + (long)r * V);
       }
       matmul(count, H, V, x->of_logits, x->head, of_y, 0);
       if (m->tied) add_outer(count, V, H, x->of_logits, y, of_head);
@@ -444,15 +467,16 @@ static void through_head(backward *x, int first, int n) {
 }
 
 // The gradients of queries, keys and values of M nodes of a piece of layer l, and of the keys and
-// values before them, from that of what they attended [M, A].
-static void through_attention(backward *x, int l, int first, int M, const float *of_attended) {
+// values before them, from their weights and the gradient of what they attended [M, A].
+static void through_attention(backward *x, int l, int first, int M, const float *all_weights,
+                              const float *of_attended) {
   const int D = x->m->D, heads = x->m->heads, keys = path_to(&x->t, first, M, x->path);
   const long A = x->k.w.A, L = x->k.w.L, ldw = heads * L;
   const float scale = 1 / sqrtf((float)D);
   const memory k = rows_from(&x->k, l, first), all = rows_from(&x->k, l, 0);
   gather(A, keys, x->path, all.qkv, 2 * A, x->values, L, A, x->keys);
   for (int h = 0; h < heads; h++) {
-    const float *weights = k.weights + h * L, *of_y = of_attended + h * D;
+    const float *weights = all_weights + h * L, *of_y = of_attended + h * D;
     const float *query = k.qkv + h * D, *key = x->keys + h * D;
     float *of_scores = x->of_weights, *of_query = k.of_qkv + h * D;
     product(&(matrices){M, keys, D, of_y, A, 1, x->values + h * D * L, L, of_scores, L, 0});
@@ -496,38 +520,59 @@ static void find_needed(backward *x, const completions *c, int s) {
   }
 }
 
+// Gives each of n nodes from `first` a row of of_x, in place: its own, or 0 if it is not read.
+static void spread(backward *x, int first, int n) {
+  const size_t H = x->m->H;
+  for (int i = n - 1; i >= 0; i--) {
+    float *to = x->of_x + i * H;
+    if (x->t.read[first + i])
+      memmove(to, x->of_x + (x->t.row[first + i] - x->t.row[first]) * H, sizeof(float) * H);
+    else memset(to, 0, sizeof(float) * H);
+  }
+}
+
 // Backward pass of nodes [first, first + n), a run within a block: adds to the gradients of the
 // parameters and of the keys and values before the run. Pieces [from, to) have nodes in it.
 static void backward_run(backward *x, int first, int n, int from, int to) {
   const llama *m = x->m;
   const tree *t = &x->t;
   const int H = m->H, I = m->I, A = (int)x->k.w.A;
-  const memory last = rows_from(&x->k, m->layers, first);
+  const memory top = rows_from(&x->k, m->layers, t->row[first]);
   const float *gain = norm_of_output(m, x->p);
-  normalize_again(n, H, last.x, gain, last.scales1, x->y);
+  int rows = t->row[first + n] - t->row[first];  // in the last layer; n in the others
+  normalize_again(rows, H, top.x, gain, top.scales1, x->y);
   through_head(x, first, n);
-  memset(x->of_x, 0, sizeof(float) * n * H);
-  through_normalize(n, H, last.x, gain, last.scales1, x->of_y, x->of_x,
+  memset(x->of_x, 0, sizeof(float) * rows * H);
+  through_normalize(rows, H, top.x, gain, top.scales1, x->of_y, x->of_x,
                     norm_of_output(m, x->gradients));
   for (int l = m->layers - 1; l >= 0; l--) {
     const layer of = layer_of(m, x->p, l), turned = layer_of(m, x->turned, l);
     const layer gradients = layer_of(m, x->gradients, l);
-    const memory k = rows_from(&x->k, l, first);
-    matmul(n, I, H, x->of_x, turned.down, x->of_active, 0);
-    through_activate(n, I, k.gate_up, x->of_active, x->of_gate_up, x->active);
-    add_outer(n, I, H, x->active, x->of_x, gradients.down);
-    normalize_again(n, H, k.middle, of.norm2, k.scales2, x->y);
-    add_outer(n, H, 2 * I, x->y, x->of_gate_up, gradients.gate_up);
-    matmul(n, H, 2 * I, x->of_gate_up, turned.gate_up, x->of_y, 0);
-    through_normalize(n, H, k.middle, of.norm2, k.scales2, x->of_y, x->of_x, gradients.norm2);
+    const int last = l == m->layers - 1;
+    const memory after = rows_from(&x->k, l, last ? t->row[first] : first);
+    matmul(rows, I, H, x->of_x, turned.down, x->of_active, 0);
+    through_activate(rows, I, after.gate_up, x->of_active, x->of_gate_up, x->active);
+    add_outer(rows, I, H, x->active, x->of_x, gradients.down);
+    normalize_again(rows, H, after.middle, of.norm2, after.scales2, x->y);
+    add_outer(rows, H, 2 * I, x->y, x->of_gate_up, gradients.gate_up);
+    matmul(rows, H, 2 * I, x->of_gate_up, turned.gate_up, x->of_y, 0);
+    through_normalize(rows, H, after.middle, of.norm2, after.scales2, x->of_y, x->of_x,
+                      gradients.norm2);
 
-    add_outer(n, A, H, k.attended, x->of_x, gradients.out);
-    matmul(n, A, H, x->of_x, turned.out, x->of_attended, 0);
+    add_outer(rows, A, H, after.attended, x->of_x, gradients.out);
+    matmul(rows, A, H, x->of_x, turned.out, x->of_attended, 0);
+    long at = 0;
     for (int q = from; q < to; q++) {
-      const int begin = t->first[q], next = t->first[q + 1];
-      const int end = next < first + n ? next : first + n;
-      through_attention(x, l, begin, end - begin, x->of_attended + (long)(begin - first) * A);
+      const int next = t->first[q + 1], end = next < first + n ? next : first + n;
+      const int begin = last ? first_read(t, t->first[q], end) : t->first[q], M = end - begin;
+      if (!M) continue;
+      through_attention(x, l, begin, M, after.weights + at * m->heads * x->k.w.L,
+                        x->of_attended + at * A);
+      at += M;
     }
+    if (last) spread(x, first, n);
+    rows = n;
+    const memory k = rows_from(&x->k, l, first);
     for (int i = 0; i < n; i++)
       rotate(m, x->table, t->position[first + i], 1, k.of_qkv + i * 3L * A);
     normalize_again(n, H, k.x, of.norm1, k.scales1, x->y);

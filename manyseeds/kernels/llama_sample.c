@@ -99,7 +99,8 @@ static void read_tokens(const sampler *x, int first, int n, int with_outputs) {
         attend(m, 1, position, qkv + h * D, keys + h * D * L, L, values + h * D, A, x->weights, L,
                x->attended + i * A + h * D, A);
     }
-    after_attention(m, &of, n, x->x, x->attended, x->middle, x->scales, x->y, x->gate_up, x->active,
+    memcpy(x->middle, x->x, sizeof(float) * n * H);
+    after_attention(m, &of, n, x->attended, x->middle, x->scales, x->y, x->gate_up, x->active,
                     x->x);
   }
   if (!with_outputs) return;

@@ -365,7 +365,7 @@ def test_a_task_of_a_users_own(
         (
             "    def draw",
             ACCURACY.replace("accuracy", "grade").format("1"),
-            "has a method grade; only accuracy and format can be its own",
+            "has a method grade; give it accuracy and format instead",
         ),
     ],
 )
