@@ -4,7 +4,7 @@
 // each node a token after its parent, in which a completion is the path from a root to a leaf.
 // Nodes are numbered in the order of the completions that need them first.
 //
-// In the last layer, nodes without an output are only keys and values: nothing else of them is read.
+// In the last layer, nodes without an output are only keys and values; the others have rows.
 //
 // N nodes of a seed's tree at most; O outputs of a completion; L keys that a query has at most,
 // padded.
@@ -86,10 +86,9 @@ static void grow(const llama *m, const completions *c, int s, tree *t) {
     }
 }
 
-// The first of the nodes [from, end) of a piece that is read; end: none.
-static int first_read(const tree *t, int from, int end) {
-  while (from < end && !t->read[from]) from++;
-  return from;
+// The row of a node from the attention of a layer on; of one that has none, the next row.
+INLINE int row_of(const llama *m, const tree *t, int l, int node) {
+  return l < m->layers - 1 ? node : t->row[node];
 }
 
 // The path to the end of a piece of M nodes, the first of them `first`. Returns its length.
@@ -262,23 +261,22 @@ static void forward_seed(const void *given, int s, float *scratch) {
       const layer of = layer_of(m, p, l);
       const memory k = rows_from(&f.k, l, first);
       before_attention(m, &of, f.table, n, t->position + first, k.x, k.scales1, f.y, k.qkv);
-      const int last = l == m->layers - 1, from = last ? t->row[first] : first;
+      const int from = row_of(m, t, l, first), rows = row_of(m, t, l, first + n) - from;
       const memory to = rows_from(&f.k, l, from);
-      int rows = 0;
       for (int q = piece; q < end; q++) {
-        const int next = t->first[q + 1];
-        const int begin = last ? first_read(t, t->first[q], next) : t->first[q], M = next - begin;
+        const int row = row_of(m, t, l, t->first[q]), next = t->first[q + 1];
+        const int M = row_of(m, t, l, next) - row, begin = next - M;
         if (!M) continue;
         const int keys = path_to(t, begin, M, f.path);
+        const long at = row - from;
         const float *queries = rows_from(&f.k, l, begin).qkv;
         gather(A, keys, f.path, rows_from(&f.k, l, 0).qkv, A, f.keys, L, 2 * A, f.values);
-        float *weights = to.weights + rows * m->heads * L, *attended = to.attended + rows * A;
+        float *weights = to.weights + at * m->heads * L, *attended = to.attended + at * A;
         for (int h = 0; h < m->heads; h++)
           attend(m, M, keys - M, queries + h * D, f.keys + h * D * L, L, f.values + h * D, A,
                  weights + h * L, m->heads * L, attended + h * D, A);
         const float *of_nodes = k.x + (long)(begin - first) * H;
-        memcpy(to.middle + (long)rows * H, of_nodes, sizeof(float) * M * H);
-        rows += M;
+        memcpy(to.middle + at * H, of_nodes, sizeof(float) * M * H);
       }
       after_attention(m, &of, rows, to.attended, to.middle, to.scales2, f.y, to.gate_up, f.active,
                       rows_from(&f.k, l + 1, from).x);
@@ -539,17 +537,17 @@ static void backward_run(backward *x, int first, int n, int from, int to) {
   const int H = m->H, I = m->I, A = (int)x->k.w.A;
   const memory top = rows_from(&x->k, m->layers, t->row[first]);
   const float *gain = norm_of_output(m, x->p);
-  int rows = t->row[first + n] - t->row[first];  // in the last layer; n in the others
-  normalize_again(rows, H, top.x, gain, top.scales1, x->y);
+  const int read = t->row[first + n] - t->row[first];
+  normalize_again(read, H, top.x, gain, top.scales1, x->y);
   through_head(x, first, n);
-  memset(x->of_x, 0, sizeof(float) * rows * H);
-  through_normalize(rows, H, top.x, gain, top.scales1, x->of_y, x->of_x,
+  memset(x->of_x, 0, sizeof(float) * read * H);
+  through_normalize(read, H, top.x, gain, top.scales1, x->of_y, x->of_x,
                     norm_of_output(m, x->gradients));
   for (int l = m->layers - 1; l >= 0; l--) {
     const layer of = layer_of(m, x->p, l), turned = layer_of(m, x->turned, l);
     const layer gradients = layer_of(m, x->gradients, l);
-    const int last = l == m->layers - 1;
-    const memory after = rows_from(&x->k, l, last ? t->row[first] : first);
+    const int begin = row_of(m, t, l, first), rows = row_of(m, t, l, first + n) - begin;
+    const memory after = rows_from(&x->k, l, begin);
     matmul(rows, I, H, x->of_x, turned.down, x->of_active, 0);
     through_activate(rows, I, after.gate_up, x->of_active, x->of_gate_up, x->active);
     add_outer(rows, I, H, x->active, x->of_x, gradients.down);
@@ -561,17 +559,15 @@ static void backward_run(backward *x, int first, int n, int from, int to) {
 
     add_outer(rows, A, H, after.attended, x->of_x, gradients.out);
     matmul(rows, A, H, x->of_x, turned.out, x->of_attended, 0);
-    long at = 0;
     for (int q = from; q < to; q++) {
       const int next = t->first[q + 1], end = next < first + n ? next : first + n;
-      const int begin = last ? first_read(t, t->first[q], end) : t->first[q], M = end - begin;
+      const int row = row_of(m, t, l, t->first[q]), M = row_of(m, t, l, end) - row;
       if (!M) continue;
-      through_attention(x, l, begin, M, after.weights + at * m->heads * x->k.w.L,
+      const long at = row - begin;
+      through_attention(x, l, end - M, M, after.weights + at * m->heads * x->k.w.L,
                         x->of_attended + at * A);
-      at += M;
     }
-    if (last) spread(x, first, n);
-    rows = n;
+    if (l == m->layers - 1) spread(x, first, n);
     const memory k = rows_from(&x->k, l, first);
     for (int i = 0; i < n; i++)
       rotate(m, x->table, t->position[first + i], 1, k.of_qkv + i * 3L * A);

@@ -18,6 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import ByT5Tokenizer
 
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
@@ -352,6 +353,21 @@ def test_scaled_logits_are_computed_at_once(
 
 
 # ---- Texts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["", "padding", "truncation", "split", "slow"])
+def test_token_ids_are_those_of_the_tokenizer(setting: str) -> None:
+    """Neither padded nor cut off, whatever a tokenizer was used for or saved with."""
+    made = ByT5Tokenizer() if setting == "slow" else models.tiny_tokenizer()
+    made.split_special_tokens = setting == "split"
+    texts = ["12+34=", "", "<think>7;</think>"]
+    expected = made(texts, add_special_tokens=False)["input_ids"]
+    if setting == "padding":
+        made.backend_tokenizer.enable_padding()
+    if setting == "truncation":
+        made.backend_tokenizer.enable_truncation(2)
+    assert sampling.token_ids(made, texts, special=False) == expected
+    assert len({*map(len, expected)}) == 3
 
 
 def test_given_completions(tokenizer: Any) -> None:
