@@ -28,12 +28,16 @@ SAMPLE = kernels.kernel(HERE / "llama_sample.c", "llama_sample")
 
 def takes(model: Any, *args: Any) -> bool:
     """Whether kernels can compute with a SeedLlama that has logits."""
-    return kernels.usable(model.flat) and not model.scalar
+    return _has_layers(model) and not model.scalar
 
 
 def takes_scalar(model: Any, *args: Any) -> bool:
     """Whether kernels can compute with a SeedLlama that has a scalar head."""
-    return kernels.usable(model.flat) and bool(model.scalar)
+    return _has_layers(model) and bool(model.scalar)
+
+
+def _has_layers(model: Any) -> bool:
+    return kernels.usable(model.flat) and model.layers > 0  # the last one decides what has a row
 
 
 def logprobs(model: Any, completions: Any, temperature: Tensor | float) -> tuple[Tensor, Tensor]:

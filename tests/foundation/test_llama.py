@@ -230,6 +230,16 @@ def test_c_says_what_pytorch_says_for_any_shape() -> None:
             torch.testing.assert_close(x, y, rtol=0, atol=4e-5 * scale, msg=f"seed {seed}")
 
 
+@pytest.mark.parametrize("scalar", [False, True])
+def test_a_model_without_layers_is_computed(scalar: bool) -> None:
+    case = Case(Shape(17, 6, 5, 0, 1, 2), scalar=scalar)
+    found = case.ours()
+    with kernels.off():
+        expected = case.ours()
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def test_it_is_computed_in_c() -> None:
     """Had it been PyTorch, the comparisons above would be of one thing with itself."""
     case = Case(SHAPES["odd"])
