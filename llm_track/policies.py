@@ -129,8 +129,7 @@ class SeedModel(Kept):
         """Log pi of each token of the completions, and the entropy of the distribution that it is
         from (if asked for, otherwise 0), [S, B, T], 0 after the last; differentiable."""
         with torch.set_grad_enabled(self.llama.flat.requires_grad and torch.is_grad_enabled()):
-            logprobs, entropies = llama.logprobs(self.llama, completions(rollout), temperature)
-        return logprobs, entropies if entropy else torch.zeros_like(entropies)
+            return llama.logprobs(self.llama, completions(rollout), temperature, entropy)
 
     def logprobs(self, rollout: Rollout, temperature: float) -> Tensor:
         """Log pi of each token of the completions, [S, B, T], 0 after the last; differentiable."""

@@ -557,7 +557,8 @@ class Addition(GeneratedTask):
     base_steps: int
 
     def draw(self, rng: np.random.Generator) -> Problem:
-        a, b = (int(x) for x in rng.integers(10 ** (self.digits - 1), 10**self.digits, 2))
+        least, end = 10 ** (self.digits - 1), 10**self.digits
+        a, b = int(rng.integers(least, end)), int(rng.integers(least, end))
         problem = Problem(f"{a}+{b}=", str(a + b))
         thought = "" if rng.random() < self.empty else self.thought(problem)
         return problem._replace(demonstration=formatted(thought, problem.answer))

@@ -244,19 +244,25 @@ def entropy(logp: Tensor) -> Tensor:
 
 @in_c(llama.logprobs, llama.takes)
 def logprobs(
-    model: SeedLlama, completions: Completions, temperature: Tensor | float
+    model: SeedLlama,
+    completions: Completions,
+    temperature: Tensor | float,
+    entropies: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Log pi of each token of the completions, and the entropy of the distribution that it comes
     from, `[S, B, T]`, 0 after the last; differentiable.
 
-    temperature: what logits are divided by, a number or `[S]`.
+    temperature: what logits are divided by, a number or `[S]`. entropies: False: those are 0.
     """
     T = completions.tokens.shape[-1]
     states, inside = states_of(model, completions)
     logp = log_softmax(model, states[:, :, :T], temperature)
     chosen = completions.tokens.masked_fill(~inside, 0)
     of_tokens = logp.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
-    return of_tokens.masked_fill(~inside, 0.0), entropy(logp).masked_fill(~inside, 0.0)
+    of_tokens = of_tokens.masked_fill(~inside, 0.0)
+    if not entropies:
+        return of_tokens, torch.zeros_like(of_tokens)
+    return of_tokens, entropy(logp).masked_fill(~inside, 0.0)
 
 
 @in_c(llama.scalars, llama.takes_scalar)

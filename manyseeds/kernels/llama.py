@@ -40,14 +40,16 @@ def _has_layers(model: Any) -> bool:
     return kernels.usable(model.flat) and model.layers > 0  # the last one decides what has a row
 
 
-def logprobs(model: Any, completions: Any, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
+def logprobs(
+    model: Any, completions: Any, temperature: Tensor | float, entropies: bool = True
+) -> tuple[Tensor, Tensor]:
     """What `logprobs` of llama.py says."""
-    return _outputs(model, completions, temperature)
+    return _outputs(model, completions, temperature, entropies)
 
 
 def scalars(model: Any, completions: Any) -> Tensor:
     """What `scalars` of llama.py says."""
-    return _outputs(model, completions, 1.0)[0]
+    return _outputs(model, completions, 1.0, False)[0]
 
 
 def sample(
@@ -85,31 +87,38 @@ def sample(
     return tokens, lengths, ended, logprobs, entropies
 
 
-def _outputs(model: Any, completions: Any, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies, or scalars and nothing."""
+def _outputs(
+    model: Any, completions: Any, temperature: Tensor | float, entropies: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities or scalars, and the entropies, or 0 if they are not asked for."""
     completions = type(completions)(*(x.contiguous() for x in completions))
     if torch.is_grad_enabled() and model.flat.requires_grad:
-        return _Outputs.apply(model.flat, model, completions, temperature)  # type: ignore[no-any-return, no-untyped-call]
-    return forward(model, completions, temperature, None)
+        return _Outputs.apply(model.flat, model, completions, temperature, entropies)  # type: ignore[no-any-return, no-untyped-call]
+    return forward(model, completions, temperature, entropies, None)
 
 
 class _Outputs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, flat: Tensor, model: Any, completions: Any, temperature: Tensor | float
+        ctx: Any,
+        flat: Tensor,
+        model: Any,
+        completions: Any,
+        temperature: Tensor | float,
+        entropies: bool,
     ) -> tuple[Tensor, Tensor]:
         kept = Kept(len(flat), kept_size(model, completions))
-        outputs = forward(model, completions, temperature, kept)
-        ctx.given = model, completions, temperature, kept
+        outputs = forward(model, completions, temperature, entropies, kept)
+        ctx.given = model, completions, temperature, entropies, kept
         ctx.save_for_backward(flat)  # refuses weights that have changed since
-        if model.scalar:
+        if not entropies:
             ctx.mark_non_differentiable(outputs[1])
         return outputs
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, of_outputs: Tensor, of_entropies: Tensor) -> tuple[Tensor | None, ...]:
-        model, completions, temperature, kept = ctx.given
+        model, completions, temperature, entropies, kept = ctx.given
         (flat,) = ctx.saved_tensors
         gradients = torch.empty_like(flat)
         BACKWARD(
@@ -121,10 +130,10 @@ class _Outputs(torch.autograd.Function):
             temperatures=temperature,
             memory=kept.floats,
             of_outputs=of_outputs.contiguous(),
-            of_entropies=None if model.scalar else of_entropies.contiguous(),
+            of_entropies=of_entropies.contiguous() if entropies else None,
             gradients=gradients,
         )
-        return gradients, None, None, None
+        return gradients, None, None, None, None
 
 
 class Kept:
@@ -147,12 +156,12 @@ class Kept:
 
 
 def forward(
-    model: Any, completions: Any, temperature: Tensor | float, kept: Kept | None
+    model: Any, completions: Any, temperature: Tensor | float, entropies: bool, kept: Kept | None
 ) -> tuple[Tensor, Tensor]:
-    """The outputs; kept gets what gradients need."""
+    """What `_outputs` returns; kept gets what gradients need."""
     sizes = dimensions(model, completions)
     outputs = model.flat.new_empty(sizes["S"], sizes["B"], sizes["O"])
-    entropies = outputs.new_empty(0) if model.scalar else torch.empty_like(outputs)
+    of_tokens = torch.empty_like(outputs) if entropies else torch.zeros_like(outputs)
     FORWARD(
         **sizes,
         kept_size=kept.size if kept else 0,
@@ -161,9 +170,9 @@ def forward(
         temperatures=temperature,
         memory=kept.floats if kept else None,
         outputs=outputs,
-        entropies=None if model.scalar else entropies,
+        entropies=of_tokens if entropies else None,
     )
-    return outputs, entropies
+    return outputs, of_tokens
 
 
 def kept_size(model: Any, completions: Any) -> int:

@@ -332,6 +332,27 @@ def test_gradients_add_up_and_graphs_are_alone() -> None:
         loss.backward()
 
 
+@each_way
+def test_without_entropies_the_rest_has_the_same_bits(way: str) -> None:
+    """Whether or not a gradient is asked for; the entropies are 0."""
+    case = Case(SHAPES["tiny"])
+    given = case.model, case.completions, case.temperatures
+    found = []
+    with computed(way):
+        for entropies in (True, False):
+            case.model.flat.grad = None
+            outputs = logprobs(*given, entropies)
+            (outputs[0] * case.weights[0]).sum().backward()
+            with torch.no_grad():
+                found.append([*outputs, case.model.flat.grad, *logprobs(*given, entropies)])
+    for i in (0, 2, 3):
+        assert torch.equal(found[0][i], found[1][i])
+    for i in (1, 4):
+        assert found[0][i].max() > 1
+        assert not found[1][i].any()
+        assert found[0][i].shape == found[1][i].shape
+
+
 # ---- Optimization --------------------------------------------------------------------------
 
 
