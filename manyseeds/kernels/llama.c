@@ -80,37 +80,42 @@ void rotations(const llama *m, int positions, float *table) {
     }
 }
 
-void rotate(const llama *m, const float *table, int position, int back, float *qkv) {
+void rotate(const llama *m, const float *table, int rows, const int *positions, int back,
+            float *qkv) {
   const int half = m->half;
-  const float *cosines = table + (long)position * 2 * half, *sines = cosines + half;
+  const long stride = 3 * width_of_attention(m);
+  // All rows of a head, then the next: a load waits for a store just before that overlaps it.
   for (int head = 0; head < 2 * m->heads; head++, qkv += m->D)
-    for (int i = 0; i < half; i += WIDTH) {
-      const vec c = load_up_to(cosines + i, half - i), s = load_up_to(sines + i, half - i);
-      const vec a = load_up_to(qkv + i, half - i), b = load_up_to(qkv + half + i, half - i);
-      const vec sine = back ? -s : s;
-      store_up_to(qkv + i, plus_product(a * c, b, -sine), half - i);
-      store_up_to(qkv + half + i, plus_product(b * c, a, sine), half - i);
-    }
+    for (int r = 0; r < rows; r++)
+      for (int i = 0; i < half; i += WIDTH) {
+        const float *cosines = table + positions[r] * 2L * half, *sines = cosines + half;
+        float *first = qkv + r * stride, *second = first + half;
+        const vec c = load_up_to(cosines + i, half - i), s = load_up_to(sines + i, half - i);
+        const vec a = load_up_to(first + i, half - i), b = load_up_to(second + i, half - i);
+        const vec sine = back ? -s : s;
+        store_up_to(first + i, plus_product(a * c, b, -sine), half - i);
+        store_up_to(second + i, plus_product(b * c, a, sine), half - i);
+      }
 }
 
-// The largest of n numbers.
-static float maximum_of(int n, const float *x) {
+// The largest of n numbers times scale.
+static float maximum_of(int n, float scale, const float *x) {
   vec most = all(-INFINITY);
   for (int i = 0; i < n; i += WIDTH) {
-    const vec y = choose(lanes_before(n - i), load_up_to(x + i, n - i), all(-INFINITY));
+    const vec y = choose(lanes_before(n - i), load_up_to(x + i, n - i) * scale, all(-INFINITY));
     most = choose(y > most, y, most);
   }
   return largest_of(most);
 }
 
-// The sum of exp(x - top) of n numbers, which go into y unless it is null.
-static float sum_of_exps(int n, const float *x, float top, float *y) {
+// The sum of exp(scale x - top) of n numbers, which go into y unless it is null.
+static float sum_of_exps(int n, float scale, const float *x, float top, float *y) {
   vec sums[PARTS] = {0};
   for (int i = 0; i < n; i += LANES) UNROLL
   for (int p = 0; p < PARTS; p++) {
     const int at = i + p * WIDTH;
     if (at >= n) continue;
-    const vec e = exp_of(load_up_to(x + at, n - at) - top);
+    const vec e = exp_of(load_up_to(x + at, n - at) * scale - top);
     sums[p] += choose(lanes_before(n - at), e, all(0));
     if (y) store_up_to(y + at, e, n - at);
   }
@@ -119,8 +124,7 @@ static float sum_of_exps(int n, const float *x, float top, float *y) {
 
 // Turns the scores of n keys into weights, in place; the `later` keys after them get 0.
 static void weigh(int n, int later, float scale, float *x) {
-  for (int i = 0; i < n; i += WIDTH) store_up_to(x + i, load_up_to(x + i, n - i) * scale, n - i);
-  const float by = 1 / sum_of_exps(n, x, maximum_of(n, x), x);
+  const float by = 1 / sum_of_exps(n, scale, x, maximum_of(n, scale, x), x);
   for (int i = 0; i < n; i += WIDTH) store_up_to(x + i, load_up_to(x + i, n - i) * by, n - i);
   memset(x + n, 0, sizeof(float) * later);
 }
@@ -128,7 +132,7 @@ static void weigh(int n, int later, float scale, float *x) {
 void logprobs_of(int V, float temperature, float *x) {
   for (int i = 0; i < V; i += WIDTH)
     store_up_to(x + i, load_up_to(x + i, V - i) / temperature, V - i);
-  const float top = maximum_of(V, x), log_sum = log_of_one(sum_of_exps(V, x, top, 0));
+  const float top = maximum_of(V, 1, x), log_sum = log_of_one(sum_of_exps(V, 1, x, top, 0));
   for (int i = 0; i < V; i += WIDTH)
     store_up_to(x + i, load_up_to(x + i, V - i) - top - log_sum, V - i);
 }
@@ -151,7 +155,7 @@ void before_attention(const llama *m, const layer *w, const float *table, int ro
   const int A = (int)width_of_attention(m);
   normalize(rows, m->H, m->eps, x, w->norm1, scales, y);
   matmul(rows, 3 * A, m->H, y, w->qkv, qkv, 0);
-  for (int r = 0; r < rows; r++) rotate(m, table, positions[r], 0, qkv + r * 3L * A);
+  rotate(m, table, rows, positions, 0, qkv);
 }
 
 void after_attention(const llama *m, const layer *w, int rows, const float *attended, float *middle,

@@ -104,9 +104,11 @@ void through_activate(int rows, int I, const float *gate_up, const float *of_y, 
 // Cosines and sines of the rotations of each position, [positions, 2 half].
 void rotations(const llama *m, int positions, float *table);
 
-// Su et al. (2021): rotates the queries and keys of qkv [3 A] by the angles of a position, number i
-// of a head with number i + half. back: by the opposite angles, as gradients are.
-void rotate(const llama *m, const float *table, int position, int back, float *qkv);
+// Su et al. (2021): rotates the queries and keys of qkv [rows, 3 A] by the angles of each row's
+// position: number i of a head with number i + half. back: by the opposite angles, as gradients
+// are.
+void rotate(const llama *m, const float *table, int rows, const int *positions, int back,
+            float *qkv);
 
 // Turns the logits of V tokens into log-probabilities, in place.
 void logprobs_of(int V, float temperature, float *x);

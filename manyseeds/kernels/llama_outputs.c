@@ -569,8 +569,7 @@ static void backward_run(backward *x, int first, int n, int from, int to) {
     }
     if (l == m->layers - 1) spread(x, first, n);
     const memory k = rows_from(&x->k, l, first);
-    for (int i = 0; i < n; i++)
-      rotate(m, x->table, t->position[first + i], 1, k.of_qkv + i * 3L * A);
+    rotate(m, x->table, n, t->position + first, 1, k.of_qkv);
     normalize_again(n, H, k.x, of.norm1, k.scales1, x->y);
     add_outer(n, H, 3 * A, x->y, k.of_qkv, gradients.qkv);
     matmul(n, H, 3 * A, k.of_qkv, turned.qkv, x->of_y, 0);
