@@ -105,12 +105,13 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "monte_carlo Gridworld-v0": {},
     "value_iteration FrozenLake-v1": {},
     "policy_iteration Taxi-v4": {},
-    # Language models of random weights, by the score of another one; steps of 16 completions.
+    # Language models of random weights, RL by the score of another one; steps of 16 completions.
     "llm_track/grpo addition": {},
     "llm_track/dapo addition": {"dynamic_sampling": False, "overlong_filtering": False},
     "llm_track/gspo addition": {"kl_coef": 0.04, "entropy_coef": 0.01},
     "llm_track/reinforce_pp addition": {},
     "llm_track/rlhf_ppo addition": {"prompts": 16, "group_size": 1},
+    "llm_track/sft addition": {"batch_size": 16, "max_new_tokens": 0},
 }
 
 
@@ -204,8 +205,9 @@ def train_language(training: str, way: Way) -> Digests:
     }
     with tempfile.TemporaryDirectory() as folder:
         policy, judge = (random_llama(Path(folder) / x, x == "judge") for x in ("policy", "judge"))
-        settings = {**small, **TRAININGS[training], "model": policy, "reward_model": judge}
-        settings |= {"task": task, "rules": False, "quiet": True, "threads": way.threads}
+        settings = {**small, "reward_model": judge, "rules": False, **TRAININGS[training]}
+        settings = {name: x for name, x in settings.items() if hasattr(module.Config, name)}
+        settings |= {"model": policy, "task": task, "quiet": True, "threads": way.threads}
         config = module.Config(**settings, checkpoint_interval=1e-9 if way.resumed else 1e9)
 
         def prepared() -> SeedsRun:
