@@ -95,8 +95,8 @@ def tiny_tokenizer() -> Any:
 
     words = ["<pad>", "<eos>", "<unk>", *CHARACTERS]
     tokenizer = tokenizers.Tokenizer(
-        # Without merges every character is a token. WordLevel, which splits by a regular
-        # expression, takes three times as long.
+        # Without merges every character is a token. For WordLevel a regular expression would have
+        # to split the text before, which takes two to three times as long.
         tokenizers.models.BPE({word: i for i, word in enumerate(words)}, [], unk_token="<unk>")
     )
     tokenizer.decoder = tokenizers.decoders.Fuse()

@@ -205,9 +205,10 @@ def train_language(training: str, way: Way) -> Digests:
     }
     with tempfile.TemporaryDirectory() as folder:
         policy, judge = (random_llama(Path(folder) / x, x == "judge") for x in ("policy", "judge"))
-        settings = {**small, "reward_model": judge, "rules": False, **TRAININGS[training]}
-        settings = {name: x for name, x in settings.items() if hasattr(module.Config, name)}
-        settings |= {"model": policy, "task": task, "quiet": True, "threads": way.threads}
+        shared = {**small, "reward_model": judge, "rules": False}
+        settings = {name: x for name, x in shared.items() if hasattr(module.Config, name)}
+        settings |= {**TRAININGS[training], "model": policy, "task": task, "quiet": True}
+        settings |= {"threads": way.threads}
         config = module.Config(**settings, checkpoint_interval=1e-9 if way.resumed else 1e9)
 
         def prepared() -> SeedsRun:

@@ -187,7 +187,7 @@ struct llama_forward {
   const float *temperatures;  // [S]
   float *memory;              // [S, kept_size]; null
   float *outputs;    // [S, B, O]: log-probabilities of tokens, or scalars; 0 after the last
-  float *entropies;  // [S, B, O]; null: of scalars
+  float *entropies;  // [S, B, O]; null: none
 };
 
 // What a seed's outputs are computed with.
