@@ -3,11 +3,11 @@
     python benchmarks/error_rates.py
 
 Draws the scores of seeds from distributions whose difference is known, and looks at them by the
-rule of experiments/verdicts.py, OURS seeds of ours and up to LOOKS[-1] of SB3's. Two sides that are
-alike should be called better or worse in at most 5% of cases, over all looks; two that differ by
-exactly the margin should be called equivalent in at most 5%. The distributions are ones with a
-name, and those of every pair of runs that is compared: SB3's scores and ours together. *Power* is
-how often sides that differ by twice the margin are told apart. And it counts how often the
+rule of experiments/verdicts.py, OURS seeds of ours and up to LOOKS[-1] of SB3's. Two sides with one
+mean should be called better or worse in at most 5% of cases, over all looks, whether they spread
+alike or not; two that differ by exactly the margin should be called equivalent in at most 5%. The distributions are ones with a
+name, and those of every pair of runs that is compared: SB3's scores and ours together, and for
+*own shapes* each side's own, moved to one mean. *Power* is how often sides that differ by twice the margin are told apart. And it counts how often the
 published intervals contain what they estimate. Writes error_rates.json, which report.py shows.
 
 The bootstrap and the permutations are those of `manyseeds.stats`, for many samples at once: the
@@ -53,7 +53,7 @@ COVERED = (5, 10, 20, 30, 60)  # seeds of the table of coverage
 TRUE_DRAWS = 2_000_000  # for what a statistic is in the limit
 KINDS = ("better", "worse", "equivalent", "undecided")
 RATES = {str: NUMBER}
-CELL = {"margin": float, "alike": RATES, "apart": RATES, "power": RATES}
+CELL = {"margin": float, "alike": RATES, "shapes": RATES, "apart": RATES, "power": RATES}
 STORED: dict[str, Any] = {  # the file
     **ORIGIN,
     "looks": [int],
@@ -98,8 +98,10 @@ def with_failures(scores: Floats) -> Sample:
     return Sample(scores, scores < FAILED)
 
 
-def normal(rng: Generator, shape: tuple[int, int]) -> Sample:
-    return with_failures(rng.normal(0.9, 0.1, shape))
+def normal(
+    rng: Generator, shape: tuple[int, int], mean: float = 0.9, spread: float = 0.1
+) -> Sample:
+    return with_failures(rng.normal(mean, spread, shape))
 
 
 def heavy_tailed(rng: Generator, shape: tuple[int, int]) -> Sample:
@@ -132,18 +134,25 @@ def shifted(rng: Generator, shape: tuple[int, int], draw: Draw, by: float) -> Sa
     return found._replace(scores=found.scores + by)
 
 
-def distributions() -> tuple[dict[str, Draw], dict[str, tuple[Draw, Draw]]]:
-    """By name: those that both sides have, and pairs that differ by MARGIN."""
+def distributions() -> tuple[dict[str, tuple[Draw, Draw]], dict[str, tuple[Draw, Draw]]]:
+    """Of ours and of SB3's, by name: those with one mean, and those that differ by MARGIN."""
     kinds: dict[str, Draw] = {"normal": normal, "heavy tails": heavy_tailed, "skewed": skewed}
     failing, none = partial(bimodal, failing=0.1), partial(bimodal, failing=0.0)
     noisy = partial(bimodal, noise=0.01)
-    alike: dict[str, Draw] = {
+    same: dict[str, Draw] = {
         **kinds,
         "half fails": partial(bimodal, failing=0.5),
         "one in ten fails": failing,
         "one in ten fails, noisy": partial(noisy, failing=0.1),
         "none fails, noisy": partial(noisy, failing=0.0),
     }
+    alike = {name: (draw, draw) for name, draw in same.items()}
+    for name, one, other in (
+        ("one spreads a quarter", normal, partial(normal, spread=0.025)),
+        ("half of one fails", same["half fails"], partial(normal, mean=0.75, spread=0.02)),
+        ("one in ten of one fails", failing, partial(normal, mean=0.95, spread=0.02)),
+    ):
+        alike |= {f"{name}: SB3's": (other, one), f"{name}: ours": (one, other)}
     apart: dict[str, tuple[Draw, Draw]] = {}
     for name, draw in kinds.items():
         lower = partial(shifted, draw=draw, by=-MARGIN)
@@ -173,13 +182,12 @@ def cells(results: Path = PUBLISHED) -> list[Pair]:
     return [pair for pair in pairs([load_result(run) for run in control]) if pair.verdict("auc")]
 
 
-def shape_of(pair: Pair, measure: str) -> Sample:
-    """The normalised scores of both sides of a pair together, [n], each moved to the mean of all,
-    so that a difference between them is none of the distribution."""
+def shapes_of(pair: Pair, measure: str) -> list[Sample]:
+    """The normalised scores of ours and of SB3's, [n] each, moved to the mean of all, so that a
+    difference between them is none of the distributions."""
     known = [side for result in pair.headline if (side := side_of(result, measure))]
     middle = np.concatenate([side.scores for side in known]).mean()
-    moved = [side.scores - side.scores.mean() + middle for side in known]
-    return Sample(np.concatenate(moved), np.concatenate([side.failed for side in known]))
+    return [Sample(side.scores - side.scores.mean() + middle, side.failed) for side in known]
 
 
 # ---- Intervals and p of many samples --------------------------------------------------------
@@ -195,10 +203,21 @@ def weights(n: int, side: int) -> Floats:
 
 @cache
 def splits(n: int, m: int) -> Floats:
-    """Random divisions of n + m scores: 1 / n for those of one side, -1 / m for the other's,
-    [n + m, R]."""
+    """Random divisions of n + m scores: 1 for those of one side, 0 for the other's, [n + m, R]."""
     order = np.random.default_rng((n, m)).random((n + m, RESAMPLES)).argsort(axis=0)
-    return np.where(order < n, 1 / n, -1 / m)
+    return (order < n).astype(np.float64)
+
+
+def welch_t(both: Floats, first: Floats, n: int) -> Floats:
+    """|t| of Welch of scores [T, n + m], as divided by first [n + m, R]: [T, R]."""
+    both = both - both.mean(axis=1, keepdims=True)
+    m = both.shape[1] - n
+    squares = np.square(both)
+    a, a2 = both @ first / n, squares @ first / n
+    b, b2 = -a * n / m, (squares.sum(axis=1, keepdims=True) - a2 * n) / m
+    variance = (a2 - a**2) / (n - 1) + (b2 - b**2) / (m - 1)
+    # Sides that do not vary are told apart by any difference, however it is rounded.
+    return np.abs(a - b) / np.sqrt(np.maximum(variance, 1e-14 * a2.max() + 1e-300))
 
 
 @cache
@@ -232,8 +251,8 @@ def looked_at(ours: Sample, theirs: Sample, margin: float) -> np.ndarray:
         low = [True, False, True, False]
         quantiles = np.where(low, np.minimum(quantiles, wider), np.maximum(quantiles, wider))
         both = np.concatenate([x, y], axis=1)
-        bar = np.abs(x.mean(1) - y.mean(1)) * (1 - 1e-9)  # ties count, however they are rounded
-        extreme = (np.abs(both @ splits(*sizes)) >= bar[:, None]).sum(1)
+        observed = welch_t(both, np.repeat([1.0, 0.0], sizes)[:, None], sizes[0])
+        extreme = (welch_t(both, splits(*sizes), sizes[0]) >= observed * (1 - 1e-9)).sum(1)
         p = (extreme + 1) / (RESAMPLES + 1)
         same = np.ptp(both, axis=1) == 0
         failures = zip(
@@ -279,13 +298,20 @@ def verdict_rates(
 
 
 def cell_rates(pair: Pair, measure: str, samples: int) -> dict[str, Any]:
-    """The rates of a pair's own distribution: of sides that are alike, that differ by the margin,
-    and by twice the margin. Ours or SB3's is lower, whichever is called
-    equivalent more often."""
+    """The rates of a pair's own distribution: of sides that are alike, that have each its own
+    shape, that differ by the margin, and by twice the margin. Ours or SB3's is lower, whichever is
+    called equivalent more often."""
     margin = MARGINS[measure].get(pair.env, MARGIN)
-    draw = partial(resampled, known=shape_of(pair, measure))
+    shapes = shapes_of(pair, measure)
+    together = Sample(*(np.concatenate(x) for x in zip(*shapes, strict=True)))
+    draw = partial(resampled, known=together)
+    ours, theirs = (partial(resampled, known=known) for known in shapes)
     rates = partial(verdict_rates, samples=samples, margin=margin)
-    found: dict[str, Any] = {"margin": margin, "alike": rates(draw, draw)}
+    found: dict[str, Any] = {
+        "margin": margin,
+        "alike": rates(draw, draw),
+        "shapes": rates(ours, theirs),
+    }
     for name, by in (("apart", margin), ("power", 2 * margin)):
         lower: Draw = partial(shifted, draw=draw, by=-by)
         both = [rates(lower, draw), rates(draw, lower)]
@@ -313,8 +339,8 @@ def simulate(samples: int, judged: Sequence[Pair]) -> dict[str, Any]:
     """All tables; judged: the pairs whose own distributions are simulated, too."""
     alike, apart = distributions()
     found: dict[str, Any] = {"alike": {}, "apart": {}, "cells": {}, "coverage": {}}
-    for name, draw in alike.items():
-        found["alike"][name] = verdict_rates(draw, draw, samples)
+    for name, (ours, theirs) in alike.items():
+        found["alike"][name] = verdict_rates(ours, theirs, samples)
         print(f"alike, {name}: {found['alike'][name]}", flush=True)
     for name, (ours, theirs) in apart.items():
         found["apart"][name] = verdict_rates(ours, theirs, samples)
@@ -324,7 +350,9 @@ def simulate(samples: int, judged: Sequence[Pair]) -> dict[str, Any]:
             rates = cell_rates(pair, measure, max(samples // 2, 1))
             found["cells"].setdefault(measure, {}).setdefault(pair.env, {})[pair.algo] = rates
             print(f"{measure}, {pair.env}, {pair.algo}: {rates}", flush=True)
-    for name, draw in alike.items():
+    for name, (draw, other) in alike.items():
+        if draw is not other:
+            continue
         found["coverage"][name] = {
             statistic: coverage(draw, statistic, max(samples // 4, 1))
             for statistic in ("mean", "iqm")

@@ -428,15 +428,15 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec, fewest: in
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
         return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"
-    text = f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p)}"
+    text = f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p, verdict.at_most)}"
     if verdict.r is None:
         return text
     return f"{text}, paired" + ("" if math.isnan(verdict.r) else f", r={verdict.r:z.2f}")
 
 
-def p_text(p: float) -> str:
-    """`p=0.002` or `p<0.001`."""
-    return "p<0.001" if p < 0.001 else f"p={p:.3f}"
+def p_text(p: float, at_most: bool = False) -> str:
+    """`p=0.002` or `p<0.001`; `p≤0.007` of a p that more draws could only lower."""
+    return "p<0.001" if p < 0.001 else f"p{'≤' if at_most and p < 1 else '='}{p:.3f}"
 
 
 @cache  # a report asks for each in several tables
