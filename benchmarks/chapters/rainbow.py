@@ -6,7 +6,7 @@ Reads the runs of `python benchmarks/sweep.py --suite rainbow`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
@@ -29,7 +29,7 @@ from manyseeds.benchmarks.chapters.differences import (
     verdict_forest,
 )
 from manyseeds.benchmarks.chapters.origins import commands
-from manyseeds.benchmarks.experiments.suite import ALONE, NO_PARTS, PARTS, QR_DQN, WITHOUT, Cell
+from manyseeds.benchmarks.experiments.suite import ALONE, NO_PARTS, QR_DQN, WITHOUT, Cell
 from manyseeds.benchmarks.store.comparison import MEASURES, run_of
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
@@ -40,6 +40,7 @@ from manyseeds.benchmarks.store.results import (
     verdict_text,
 )
 from manyseeds.plots import Line, curve_of, mean_line
+from manyseeds.record import plural
 from manyseeds.stats import Parity
 
 NONE, ALL = "no part: DQN", "all parts: Rainbow"
@@ -53,6 +54,10 @@ Runs = dict[str, dict[str, Result]]  # by environment and variant
 COLUMNS = (
     *("environment", "variant", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
     *("AUC against DQN or Rainbow", "late score against it"),
+)
+EFFECTS = (
+    *("part", "DQN with it alone: faster", "slower"),
+    *("Rainbow without it: slower", "faster"),
 )
 PEER_COLUMNS = (
     *("environment", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),
@@ -82,7 +87,7 @@ def parts(runs: Runs) -> Iterator[Block]:
     # Claims and the first sentence rest on learning speed.
     verdicts |= corrected_verdicts({key: v for key, v in verdicts.items() if key[2] == "auc"})
     if sentence := carried_by(verdicts):
-        yield Outcome(sentence)
+        yield Outcome(f"{sentence}.")
     yield Text(
         "Six parts that Rainbow adds to DQN (Hessel et al., 2018), after Ceron and Castro, 2021 "
         "(arXiv 2011.14826): none, each alone, all, and all but one. Everything else is DQN's "
@@ -91,6 +96,7 @@ def parts(runs: Runs) -> Iterator[Block]:
         f"{CLAIM_RULE} {HOLM} Here these are all comparisons by learning speed. Verdicts by the "
         "late score decide nothing, and are single tests.",
     )
+    yield from effects_of(verdicts)
     yield from together(verdicts)
     yield from left_out(verdicts)
     rows = [
@@ -218,32 +224,65 @@ def of_variants(verdicts: Compared, measure: str, variants: Sequence[str]) -> li
     return [v for (_, x, by), v in verdicts.items() if by == measure and x in variants]
 
 
-def carried_by(verdicts: Compared) -> str:
-    """One sentence: how often each part helps alone, and is missed; the most useful first.
+class Effect(NamedTuple):
+    """The environments where a part helps learning speed, or hurts it."""
 
-    Of the environments on which every variant has been trained.
-    """
-    needed = {text for name in PARTS for text in (f"{name} alone", f"all but {name}")}
+    alone_faster: list[str]  # DQN with the part alone
+    alone_slower: list[str]
+    without_slower: list[str]  # Rainbow without it
+    without_faster: list[str]
+
+    @property
+    def useful(self) -> int:
+        return len(self.alone_faster) + len(self.without_slower)
+
+
+def environments_of(verdicts: Compared) -> list[str]:
+    """Those on which every variant has been trained."""
+    needed = [x for x in VARIANTS if x not in (NONE, ALL)]
     envs = dict.fromkeys(env for env, *_ in verdicts)
-    whole = [env for env in envs if all((env, x, "auc") in verdicts for x in needed)]
+    return [env for env in envs if all((env, x, "auc") in verdicts for x in needed)]
 
-    def count(variant: str, word: str) -> int:
-        found = (verdicts[env, variant, "auc"] for env in whole)
-        return sum(v is not None and v.word == word for v in found)
 
-    scores = {
-        name: (count(f"{name} alone", "better"), count(f"all but {name}", "worse"))
-        for name in PARTS
+def effects(verdicts: Compared) -> dict[str, Effect]:
+    """What each part does on the environments with all variants, the most useful one first."""
+
+    def where(variant: str, word: str) -> list[str]:
+        found = {env: verdicts.get((env, variant, "auc")) for env in environments_of(verdicts)}
+        return [env for env, v in found.items() if v and v.word == word]
+
+    found = {
+        name: Effect(
+            *(where(f"{name} alone", word) for word in ("better", "worse")),
+            *(where(f"all but {name}", word) for word in ("worse", "better")),
+        )
+        for name in ALONE
     }
-    if not any(map(sum, scores.values())):
-        return ""
-    best = sorted(scores, key=lambda name: -sum(scores[name]))
-    texts = [f"{name} ({scores[name][0]}, {scores[name][1]})" for name in best]
-    return (
-        "Parts of Rainbow, with the number of environments where DQN learns faster with the part "
-        f"alone, and where Rainbow learns more slowly without it, of those with all variants "
-        f"({', '.join(whole)}): {', '.join(texts)}."
+    return dict(sorted(found.items(), key=lambda x: -x[1].useful))
+
+
+def carried_by(verdicts: Compared) -> str:
+    """One sentence on the part, or parts, that help alone and are missed most often; or nothing."""
+    parts, envs = effects(verdicts), environments_of(verdicts)
+    most = max(effect.useful for effect in parts.values())
+    return ". ".join(
+        f"The most useful of Rainbow's parts is {name}: DQN learns faster with it alone in "
+        f"{len(effect.alone_faster)} of {plural(len(envs), 'environment')}, and Rainbow learns "
+        f"more slowly without it in {len(effect.without_slower)}"
+        for name, effect in parts.items()
+        if effect.useful == most > 0
     )
+
+
+def effects_of(verdicts: Compared) -> Iterator[Block]:
+    """Where each part helps and where it hurts, as a table."""
+    if envs := environments_of(verdicts):
+        yield Text(f"Where verdicts on learning speed are better or worse, of {', '.join(envs)}:")
+        rows = [
+            (name, *(", ".join(x) or "-" for x in effect))
+            for name, effect in effects(verdicts).items()
+        ]
+        yield Table("rainbow-effects", EFFECTS, rows)
 
 
 def panels_of(runs: Runs) -> dict[str, dict[str, Line]]:

@@ -12,7 +12,7 @@ from manyseeds.benchmarks.chapters import rainbow
 from manyseeds.benchmarks.chapters.blocks import Block, Claim, Figure, Outcome, walk
 from manyseeds.benchmarks.chapters.rainbow import ALL, NONE, VARIANTS
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import NO_PARTS, PARTS, QR_DQN, SUITES
+from manyseeds.benchmarks.experiments.suite import ALONE, NO_PARTS, PARTS, QR_DQN, SUITES
 from manyseeds.benchmarks.store.results import load_result
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import identity
@@ -57,7 +57,9 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
     assert together.verdict == "holds"
     assert crucial.verdict == "in part"  # not prioritized replay
     (outcome,) = (x for x in blocks if isinstance(x, Outcome))
-    assert "with all variants (CartPole-v1): n steps (1, 1), double (0, 0)" in str(outcome)
+    assert "parts is n steps: DQN learns faster with it alone in 1 of 1 env" in str(outcome)
+    assert tables_of(blocks)["rainbow-effects"][0] == ["n steps", ENV, "-", ENV, "-"]
+    assert list(tables_of(blocks)["rainbow-effects"][1][1:]) == ["-"] * 4
     rows = {row[1]: row for row in tables_of(blocks)["rainbow"]}
     assert set(rows) == set(VARIANTS)
     assert rows["n steps alone"][-1].startswith("better")
@@ -90,14 +92,21 @@ def test_an_environment_without_all_variants_is_not_counted() -> None:
         for word, x in (("better", 0.2), ("worse", -0.2))
     )
     verdicts: dict[tuple[str, str, str], stats.Parity | None] = {}
-    for env in ("CartPole-v1", "Acrobot-v1"):
-        verdicts |= {(env, f"{name} alone", "auc"): better for name in PARTS}
+    envs = ["CartPole-v1", "Acrobot-v1"]
+    for env in envs:
+        verdicts |= {(env, f"{name} alone", "auc"): better for name in ALONE}
         verdicts |= {(env, f"all but {name}", "auc"): worse for name in PARTS}
-    assert "all variants (CartPole-v1, Acrobot-v1): " in (both := rainbow.carried_by(verdicts))
-    assert "double (2, 2)" in both
+    verdicts["Acrobot-v1", "noisy alone", "auc"] = worse  # which hurts
+    assert rainbow.environments_of(verdicts) == envs
+    assert rainbow.effects(verdicts)["double"] == (envs, [], envs, [])
+    assert rainbow.effects(verdicts)["noisy"] == (envs[:1], envs[1:], envs, [])
+    assert rainbow.effects(verdicts)["quantiles"] == (envs, [], [], [])
     del verdicts["Acrobot-v1", "all but double", "auc"]
-    assert "all variants (CartPole-v1): " in (one := rainbow.carried_by(verdicts))
-    assert "n steps (1, 1)" in one
+    assert rainbow.environments_of(verdicts) == envs[:1]
+    assert rainbow.effects(verdicts)["noisy"] == (envs[:1], [], envs[:1], [])
+    assert "parts is n steps: DQN learns faster with it alone in 1 of 1" in (
+        rainbow.carried_by(verdicts)
+    )
 
 
 def test_quantiles_stand_beside_their_peer(tmp_path: Path) -> None:
