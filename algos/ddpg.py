@@ -49,6 +49,7 @@ from manyseeds.cli import (
     NonNegativeInt,
     PerRow,
     Positive,
+    PositiveFraction,
     PositiveInt,
     UsageError,
     read_presets,
@@ -84,7 +85,7 @@ class Config(ControlConfig):
     """Learning rate of Adam, for the policy and the critic."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
-    tau: PerRow[Fraction] = 0.005
+    tau: PerRow[PositiveFraction] = 0.005
     """Polyak coefficient of the targets' update after each gradient step."""
     noise_type: Literal["normal", "ornstein-uhlenbeck"] = "normal"
     """Noise that is added to the policy's actions in rollouts, from -1 to 1."""

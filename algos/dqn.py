@@ -50,6 +50,7 @@ from manyseeds.cli import (
     NonNegativeInt,
     PerRow,
     Positive,
+    PositiveFraction,
     PositiveInt,
     UsageError,
     read_presets,
@@ -85,7 +86,7 @@ class Config(ControlConfig):
     """Discount factor per step."""
     target_update_interval: PositiveInt = 500
     """Timesteps between updates of the target network."""
-    tau: PerRow[Fraction] = 1.0
+    tau: PerRow[PositiveFraction] = 1.0
     """Polyak coefficient of the target network's update (1: copy)."""
     exploration_fraction: PerRow[Fraction] = 0.5
     """Fraction of training over which epsilon is annealed."""

@@ -53,9 +53,11 @@ from manyseeds.cli import (
     NonNegativeInt,
     PerRow,
     Positive,
+    PositiveFraction,
     PositiveInt,
     UsageError,
     read_presets,
+    sibling_for,
 )
 from manyseeds.distributions import Categorical
 from manyseeds.kernels import in_c, memory
@@ -87,7 +89,7 @@ class Config(ControlConfig):
     """Learning rate of Adam, for the policy, the critics and alpha."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
-    tau: PerRow[Fraction] = 0.005
+    tau: PerRow[PositiveFraction] = 0.005
     """Polyak coefficient of the target critics' update after each gradient step."""
     alpha: PerRow[NonNegative] = 0.0
     """Weight of the entropy (0: learned; it begins at 1)."""
@@ -105,6 +107,10 @@ class Config(ControlConfig):
     def updates(self) -> int:
         """Gradient steps per update."""
         return self.block if self.gradient_steps < 0 else self.gradient_steps
+
+    def __post_init__(self) -> None:
+        with sibling_for("continuous", "algos/sac.py"):
+            super().__post_init__()
 
     def make_env(self) -> envs.Env:
         return envs.make_for(self, observations="vector", actions="discrete")

@@ -51,6 +51,7 @@ from manyseeds.cli import (
     NonNegativeInt,
     PerRow,
     Positive,
+    PositiveFraction,
     PositiveInt,
     UsageError,
     read_presets,
@@ -86,7 +87,7 @@ class Config(ControlConfig):
     """Learning rate of Adam, for the policy and the critics."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
-    tau: PerRow[Fraction] = 0.005
+    tau: PerRow[PositiveFraction] = 0.005
     """Polyak coefficient of the targets' update."""
     policy_delay: PositiveInt = 2
     """Gradient steps of the critics, d, for each of the policy and the targets."""

@@ -33,7 +33,7 @@ from typing import (
 )
 
 from manyseeds.arguments import canonical_kwargs
-from manyseeds.digest import ROOT, origin_of
+from manyseeds.digest import ROOT, origin_of, room_file
 from manyseeds.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ NonNegativeInt = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
+PositiveFraction = Annotated[float, Range(0, 1, open_low=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -620,6 +621,8 @@ def refusing(config_class: type) -> Iterator[None]:
                 message = "takes numbers, separated by spaces"
             elif message.startswith("no type matching"):  # X | None
                 message = "takes a number"
+            elif (word := message.removeprefix("could not convert string to float: ")) != message:
+                message = f"{word} is not a number"
             raise UsageError(f"{name}: {message}")
         raise UsageError(f"{name}: needs a value")
 
@@ -746,6 +749,19 @@ __all__ = [
 AnyFlags = TypeVar("AnyFlags")
 
 
+@contextlib.contextmanager
+def sibling_for(actions: Literal["discrete", "continuous"], script: str) -> Iterator[None]:
+    """Name the script that takes an environment with other actions, where one is refused for its
+    actions. actions: those that the script takes."""
+    try:
+        yield
+    except UsageError as error:
+        other = "continuous" if actions == "discrete" else "discrete"
+        if f"needs {other} actions" not in str(error):
+            raise
+        raise UsageError(f"{error}; {script} takes {actions} ones") from None
+
+
 def read_algo(args: Sequence[str], default: str, known: Iterable[str], where: str) -> str:
     """The value of --algo, which decides what the other flags are; UsageError for an unknown one.
 
@@ -753,7 +769,12 @@ def read_algo(args: Sequence[str], default: str, known: Iterable[str], where: st
     """
     algo = read_flag("algo", default, args)
     if algo not in (known := list(known)):
-        raise UsageError(f"--algo {algo}: {where} does not have it{did_you_mean(algo, known)}")
+        ours = {
+            file.stem for room in ("algos", "llm_track") for file in room_file(room).glob("*.py")
+        }
+        # The name of another method of ours is no misspelling.
+        hint = f"; it has {', '.join(known)}" if algo in ours else did_you_mean(algo, known)
+        raise UsageError(f"--algo {algo}: {where} does not have it{hint}")
     return algo
 
 

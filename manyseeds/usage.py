@@ -56,7 +56,7 @@ def show_help(
     text = description.strip()
     if not details:
         text = "\n\n".join(text.split("\n\n")[:2])
-    more = "" if details else "; --details prints the full documentation of the method"
+    more = "" if details else "; --details prints the full documentation"
     if is_installed(ROOT):
         text = re.sub(r"python (\w+/\w+\.py)", lambda match: typed(room_file(match[1])), text)
     parts = [f"{usage(config_class)}{more}\n{text}"]

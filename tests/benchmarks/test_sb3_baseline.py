@@ -394,7 +394,9 @@ def test_dqn_policy_explores_as_ours() -> None:
     ("flags", "message"),
     [
         (["--algo", "ppoo"], "--algo ppoo: SB3 does not have it; did you mean ppo?"),
-        (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; there are"),
+        (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; it has a2c, "),
+        (["--algo", "pqn"], "--algo pqn: SB3 does not have it; it has a2c, "),
+        (["--algo", "zzz"], "--algo zzz: SB3 does not have it; there are a2c, "),
         (["--algo", "dqn", "--loss", "mse"], "--loss mse: SB3's DQN has the Huber loss only"),
         (["--algo", "dqn", "--num-steps", "8"], "--num-steps: unknown flag"),
         (["--algo", "rainbow"], "--algo rainbow: sb3-contrib has its quantiles only; use --dist"),

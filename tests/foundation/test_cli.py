@@ -112,7 +112,7 @@ TABLE = "must be a finite number in float32 (to 3.4e+38)"
         ("--num-envs 1 --num-steps 1", "--num-steps 1: one environment needs at least 2 steps"),
         # Not numbers.
         ("--total-timesteps 1.5", "--total-timesteps: '1.5' is not a whole number"),
-        ("--gamma high", "--gamma: could not convert string to float: 'high'"),
+        ("--gamma high", "--gamma: 'high' is not a number"),
         # Flags.
         ("--total-timesteps=1000 --total_timesteps=1000", "--total-timesteps: given twice"),
         ("--quiet --no-quiet", "--quiet: given twice"),
@@ -159,6 +159,29 @@ def test_bad_input_is_refused_in_one_line(command: str, message: str, capsys: Ou
     module = MODULES.get(first, ppo)
     said = refused(capsys, *([] if first in MODULES else [first]), *others, module=module)
     assert said.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "hint"),
+    [
+        ("sac", "CartPole-v1", "algos/sac_discrete.py takes discrete ones"),
+        ("sac_discrete", "Pendulum-v1", "algos/sac.py takes continuous ones"),
+    ],
+)
+def test_sac_names_its_sibling_for_other_actions(
+    name: str, env: str, hint: str, capsys: Output
+) -> None:
+    assert refused(capsys, "--env", env, module=CONTROL[name]).endswith(f"; {hint}")
+    assert hint not in refused(capsys, "--env", "Cart", module=CONTROL[name])
+
+
+WITH_TARGETS = [name for name, module in CONTROL.items() if hasattr(module.Config, "tau")]
+
+
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_targets_that_never_move_are_refused(name: str, capsys: Output) -> None:
+    said = refused(capsys, "--tau", "0", module=CONTROL[name])
+    assert said == "--tau 0.0: must be a number above 0 to 1"
 
 
 def test_large_numbers_are_exact() -> None:
