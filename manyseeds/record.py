@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from manyseeds import packed, untrusted
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, identity
 from manyseeds.digest import ROOT, code_digest
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, printable
 from manyseeds.locks import Locks, alone, held
 from manyseeds.packed import DONE
 from manyseeds.untrusted import (
@@ -66,6 +66,7 @@ SCHEMA = 4
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
 STALE = ".stale"  # in a run: what other code has trained, `manyseeds.runs.set_aside`
+MAX_NAMED = 8  # runs of a folder that a message names
 MEMORY = 1000  # files whose digests are remembered
 LARGE = 2**24  # bytes of a file whose digest is remembered
 SEAL = {"schema": int, "weights": str, "local": [str], "sha256": {str: str}}
@@ -626,6 +627,10 @@ def find_run(text: str) -> RunFolder:
         if not named:
             raise UsageError(f"{text}: no such folder")
         path = named[0].resolve()
+    if below := runs_below(path):
+        names = ", ".join(map(printable, below[:MAX_NAMED]))
+        more = f" and {len(below) - MAX_NAMED} more" if len(below) > MAX_NAMED else ""
+        raise UsageError(f"{text}: is no run; name one of those in it: {names}{more}")
     for layer in (own, published):
         if layer in path.parents and not is_part(path):
             name = path.relative_to(layer)
@@ -633,6 +638,16 @@ def find_run(text: str) -> RunFolder:
             if is_stored(here) and is_stored(there):
                 return RunFolder(here, there)
     return RunFolder(path)
+
+
+def runs_below(path: Path) -> list[str]:
+    """The names ENV/ALGORITHM/NAME of the runs in a folder ENV or ENV/ALGORITHM of a store; none
+    where it is no such folder."""
+    store = next((x for x in (path.parent, path.parent.parent) if x.name == "runs"), None)
+    if store is None:
+        return []
+    found = (run for run in run_paths(store.parent) if path in run.parents)
+    return sorted(str(run.relative_to(store)) for run in found if run.name != packed.RUNS)
 
 
 def provenance(

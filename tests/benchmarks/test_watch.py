@@ -422,6 +422,8 @@ def test_what_is_binned_is_what_gymnasium_shows() -> None:
         (["{tmp}/nowhere"], "no such folder"),
         (["{tmp}"], "no finished seeds"),
         (["{tmp}/seeds-000-009"], "no finished seeds"),
+        (["{run}/../.."], "is no run; name one of those in it: CartPole-v1/q_learning/"),
+        (["{run}/../../.."], "is no run; name one of those in it: CartPole-v1/q_learning/"),
         (["{run}", "--seed", "3"], "weights of the seeds 0-2"),
         (["{run}", "{run}"], "one film shows one run"),
         (["{run}", "--out", "{tmp}/x.png"], "must end in .gif"),
