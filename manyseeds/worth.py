@@ -32,6 +32,12 @@ SCORES = {
 # Measures of language runs that are shares of successes, as every headline is.
 SUCCESSES = re.compile(r"(pass|cons)@\d+|accuracy|greedy|format|all_solved")
 SHARE_OF_FAILURE = 0.0  # failure score of these
+FLOOR = 0.9  # normalised score that is the bar of a failure where there is no threshold
+
+
+def floor_of(random: float | None, reference: float | None) -> float | None:
+    """The return that has a normalised score of FLOOR; None where no score is normalised."""
+    return None if random is None or reference is None else random + FLOOR * (reference - random)
 
 
 class Worth(NamedTuple):

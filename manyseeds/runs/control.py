@@ -65,7 +65,15 @@ from manyseeds.runs.base import (
 )
 from manyseeds.runs.resumable import ResumableRun, Ts
 from manyseeds.untrusted import reading
-from manyseeds.worth import counted, failure_score, measured_scores, worth_of, worths_of
+from manyseeds.worth import (
+    FLOOR,
+    counted,
+    failure_score,
+    floor_of,
+    measured_scores,
+    worth_of,
+    worths_of,
+)
 from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
@@ -659,6 +667,20 @@ def far_actions(spec: Any, log_std: float) -> list[str]:
     return []
 
 
+def failure_bar(
+    config: ControlConfig, spec: Any, threshold: float | None
+) -> tuple[float | None, str]:
+    """The return below which a seed counts as a failure, in the report too, and what is said of
+    such seeds; None and '' where nothing says what a failure is."""
+    if threshold is not None:
+        return threshold, f"below {threshold:g}"
+    floor = floor_of(spec.random_score, spec.reference_score)
+    measured = measured_scores(Path(config.results), config.env, config.env_kwargs)
+    if floor is None and measured:
+        floor = floor_of(*measured)
+    return floor, "" if floor is None else f"below {floor:g} (a normalised score of {FLOOR})"
+
+
 def random_score(config: ControlConfig, spec: Any) -> float | None:
     """The score of a random policy, as an EnvSpec states it or as it was measured."""
     if spec.random_score is not None:
@@ -677,9 +699,11 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     found = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
     worths = {seed: found[seed] for seed in requested}
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
-    random = random_score(config, config.make_env().spec) if diverged else None
+    spec = config.make_env().spec
+    random = random_score(config, spec) if diverged else None
     greedy = counted([*worths.values()], random)
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
+    bar, failed = failure_bar(config, spec, threshold)
     episodes = summaries[0]["final"]["greedy"]["episodes"]
     how = f"{plural(episodes, 'episode')} per seed" if episodes else "exact, from P and R"
     learn_s = sum(s["learn_seconds"] for s in summaries)
@@ -689,7 +713,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {seeds}")
     table.add_row("final greedy return", f"IQM {iqm_text(greedy, digits)} ({how})")
     scores = list(zip(requested, greedy, strict=True))
-    below = {s for s, x in scores if is_below(x, threshold)}
+    below = {s for s, x in scores if is_below(x, bar)}
     unknown = {s for s, w in worths.items() if w.unknown}
     if np.isfinite(greedy).all():
         mean = stats.estimate(greedy, "mean", imputed=bool(diverged))
@@ -697,7 +721,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
         table.add_row("", f"mean {mean.short_text(digits)}, worst {worst}")
         if mean.caveat:
             table.add_row("" if mean.equal else "95% interval", mean.caveat)
-    kinds = {} if threshold is None else {f"below {threshold:g}": below}
+    kinds = {} if bar is None else {failed: below}
     kinds |= {"without a finite return": unknown, "diverged": set(diverged)}
     table.add_row("failures", failures_text(len(requested), kinds))
     if diverged:

@@ -21,6 +21,7 @@ from torch import Tensor
 from manyseeds import envs, plots
 from manyseeds.algos import ppo, q_learning
 from manyseeds.benchmarks.chapters.tabular import curve_of
+from manyseeds.benchmarks.store.results import floor_of
 from manyseeds.benchmarks.store.stored import StoredRun, open_run
 from manyseeds.cli import ControlConfig, identity, parse
 from manyseeds.envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
@@ -726,6 +727,15 @@ def test_failures_are_said_once() -> None:
         assert run_module.failures_text(seeds, kinds) == said
 
 
+@pytest.mark.parametrize("env", envs.NATIVE)
+def test_the_report_counts_the_same_failures(env: str) -> None:
+    spec = envs.NATIVE[env]().spec
+    threshold = run_module.reachable_threshold(spec)
+    bar, words = run_module.failure_bar(ppo.Config(), spec, threshold)
+    assert bar == (floor_of(spec) if threshold is None else threshold)
+    assert words.startswith("" if bar is None else f"below {bar:g}")
+
+
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("threshold", [475.0, None])
 def test_a_score_that_is_not_known_is_null_and_a_failure(
@@ -752,8 +762,9 @@ def test_a_score_that_is_not_known_is_null_and_a_failure(
     assert summary["below_threshold"] == ([5, 6] if threshold else [])
     table = capsys.readouterr().out
     assert "IQM unknown (" in table
-    said = "2 of 3 seeds: 2 below 475, 1" if threshold else "1 of 3 seeds"
-    assert f"{said} without a finite return " in table
+    floor = "1 below 452.21 (a normalised score of 0.9), 1"
+    said = "2 of 3 seeds: 2 below 475, 1" if threshold else f"1 of 3 seeds: {floor}"
+    assert f"{said} without a finite return " in " ".join(table.replace("│", " ").split())
     assert "nan" not in table
 
 
