@@ -27,6 +27,7 @@ from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.markdown import Writer, escape, markdown, write_files
 from manyseeds.benchmarks.store.comparison import Pair, csv_tables
 from manyseeds.benchmarks.store.methods import seed_table
+from manyseeds.benchmarks.store.stored import LEFT_OUT
 from manyseeds.benchmarks.store.whole import by_environment, own_runs, progress, read_store
 from manyseeds.cli import PUBLISHED, LayerConfig, parse
 from manyseeds.errors import UsageError
@@ -217,9 +218,12 @@ def main(args: Sequence[str] | None = None) -> None:
         if flags.env:
             report_environment(results, flags.env)
         else:
+            LEFT_OUT.clear()
             files = report(results, flags.note)
             if flags.publish:
                 remove_former_files(results, files)
+                if LEFT_OUT:
+                    raise UsageError(f"the pages that were published lack {LEFT_OUT[0]}")
     except OSError as error:  # no space, no permission
         raise UsageError(f"--results {flags.results}: {error}") from None
 

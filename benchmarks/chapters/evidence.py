@@ -145,8 +145,8 @@ HOW_TO_READ = Items(
                 " A verdict compares ours with stable-baselines3 (SB3) at the same "
                 "hyperparameters, network and evaluation. The number is the difference of the mean "
                 "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
-                f"{SHOWN_LEVEL} interval; p is that of a permutation test of Welch's t, which holds "
-                "where both sides have one mean but spread differently, too. Where none of "
+                f"{SHOWN_LEVEL} interval; p is that of a permutation test of Welch's t, which "
+                "bears sides that spread differently. Where none of "
                 f"{RESAMPLES:,} permutations is as extreme, p is a bound, written p≤; corrected "
                 "p-values are multiples of it.",
             ),
@@ -484,7 +484,7 @@ def error_rates(stored: dict[str, Any]) -> Iterator[Block]:
             samples // 2,
         ),
         details=[
-            Text("Both sides have one mean; all scores have one distribution, or the two named:"),
+            Text("Both sides have one mean, and one distribution or the two that are named:"),
             rates_table("error-rates-alike", (differ, *others), rates),
         ],
     )

@@ -178,7 +178,9 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
         finals = measured(study.result, "final")
         for name in [*finals][1:]:
             label = f"{study.env}, {display(study.algo)}, {search_text(study)}"
-            verdicts.setdefault(name, {})[label] = verdict_against(finals, name, study.spec)
+            own = verdicts.setdefault(name, {})
+            label += f" ({study.path.name})" * (label in own)  # of another space
+            own[label] = verdict_against(finals, name, study.spec)
     sentences = []
     for name, own in verdicts.items():
         words = [v.word for v in own.values() if v]
@@ -196,7 +198,8 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
         yield Text(
             "Chosen by search (n configurations x k seeds), measured on m fresh seeds: the winner "
             "of a search and what it is compared with are trained again on seeds that were not "
-            "used to choose it. Scores are mean final greedy returns with their 95% interval"
+            "used to choose it. The preset is that of the day of the search; a winner may have "
+            "become the preset since. Scores are mean final greedy returns with their 95% interval"
             + ("; of language models pass@1, of reward models accuracy. " * of_language or ". ")
             + "Differences are those of normalised scores, at the end and averaged over training "
             "(the area under the learning curve)."

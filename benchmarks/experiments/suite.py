@@ -22,6 +22,7 @@ from manyseeds.digest import PACKAGE, origin_of, room_file
 from manyseeds.record import RunFolder, plural, read_config
 from manyseeds.runs.set_aside import code_of, differs
 from manyseeds.runs.stale import KINDS, digest_today
+from manyseeds.stats import Statistic
 
 SCRIPTS = {  # by source
     "manyseeds": "{package}/{algo}.py",
@@ -30,6 +31,15 @@ SCRIPTS = {  # by source
     "rejax": "benchmarks/rejax_baseline.py",
     "trl": "benchmarks/trl_baseline.py",
 }
+
+
+@dataclass(frozen=True)
+class Target:
+    """The final score that we want to see: the mean or IQM of the seeds, or that of a share."""
+
+    score: float
+    statistic: Statistic = "mean"
+    share: float = 0.0  # of seeds that reach the score; 0: the statistic does
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Cell:
     source: str = "manyseeds"  # who trains: manyseeds, sb3 or trl
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
-    target: float | None = None  # the mean final score that we want to see
+    target: Target | None = None
     package: str = "algos"  # or llm_track
     first_seed: int = 0
 
@@ -461,19 +471,20 @@ SEEDS = {
     **dict.fromkeys(("dqn", "sac", "td3", "ddpg"), EQUIVALENT_FROM),
 }
 WITH_SB3 = ("ppo", "a2c", "trpo", "dqn", "sac", "td3", "ddpg")
-TARGETS = {  # mean final scores
-    ("ppo", "Acrobot-v1"): -85.0,
-    ("ppo", "MountainCarContinuous-v0"): 90.0,
-    ("ppo", "Pendulum-v1"): -180.0,
-    ("dqn", "MountainCar-v0"): -115.0,
-    ("sac", "Pendulum-v1"): -160.0,
-    ("sac", "MountainCarContinuous-v0"): 90.0,
-    ("td3", "Pendulum-v1"): -160.0,
-    ("ddpg", "Pendulum-v1"): -160.0,
-    ("reinforce", "CartPole-v1"): 475.0,
-    ("grpo", "CartPole-v1"): 475.0,
-    ("grpo", "Acrobot-v1"): -95.0,
-    ("grpo", "Pendulum-v1"): -190.0,
+TARGETS = {
+    ("ppo", "Acrobot-v1"): Target(-85.0),
+    ("ppo", "MountainCarContinuous-v0"): Target(90.0),
+    ("ppo", "Pendulum-v1"): Target(-180.0),
+    ("dqn", "MountainCar-v0"): Target(-115.0),
+    ("rainbow", "CartPole-v1"): Target(475.0, share=0.9),
+    ("sac", "Pendulum-v1"): Target(-160.0, "iqm"),
+    ("sac", "MountainCarContinuous-v0"): Target(90.0, share=0.9),
+    ("td3", "Pendulum-v1"): Target(-160.0, "iqm"),
+    ("ddpg", "Pendulum-v1"): Target(-160.0, "iqm"),
+    ("reinforce", "CartPole-v1"): Target(475.0),
+    ("grpo", "CartPole-v1"): Target(475.0),
+    ("grpo", "Acrobot-v1"): Target(-95.0),
+    ("grpo", "Pendulum-v1"): Target(-190.0),
 }
 
 
@@ -528,7 +539,14 @@ SUITES = {
         ),
         Cell("td_prediction", "RandomWalk-v0", 100, cut=SHORT_PREDICTION),  # a published figure
         *(
-            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q}, target=target)
+            Cell(
+                algo,
+                env,
+                30,
+                settings=settings,
+                cut={"seeds": 10, **SHORT_Q},
+                target=target and Target(target),
+            )
             for algo, settings in (("q_learning", {}), ("sarsa", {}), ("sarsa", {"expected": True}))
             for env, target in (
                 ("Gridworld-v0", None),
@@ -595,9 +613,13 @@ SUITES = {
     # Which part of Rainbow carries it; and quantiles alone beside sb3-contrib's.
     "rainbow": (
         *(
+            Cell("rainbow", env, 30, cut=SHORT, target=TARGETS.get(("rainbow", env)))
+            for env in QR_DQN
+        ),
+        *(
             Cell("rainbow", env, 30, settings=settings, cut=SHORT)
             for env in QR_DQN
-            for settings in ({}, NO_PARTS, *ALONE.values(), *WITHOUT.values())
+            for settings in (NO_PARTS, *ALONE.values(), *WITHOUT.values())
         ),
         *(
             Cell("rainbow", env, seeds, source, settings, cut=SHORT)

@@ -5,10 +5,11 @@
 Draws the scores of seeds from distributions whose difference is known, and looks at them by the
 rule of experiments/verdicts.py, OURS seeds of ours and up to LOOKS[-1] of SB3's. Two sides with one
 mean should be called better or worse in at most 5% of cases, over all looks, whether they spread
-alike or not; two that differ by exactly the margin should be called equivalent in at most 5%. The distributions are ones with a
-name, and those of every pair of runs that is compared: SB3's scores and ours together, and for
-*own shapes* each side's own, moved to one mean. *Power* is how often sides that differ by twice the margin are told apart. And it counts how often the
-published intervals contain what they estimate. Writes error_rates.json, which report.py shows.
+alike or not; two that differ by exactly the margin should be called equivalent in at most 5%. The
+distributions are ones with a name, and those of every pair of runs that is compared: SB3's scores
+and ours together, and for *own shapes* each side's own, moved to one mean. *Power* is how often
+sides that differ by twice the margin are told apart. And it counts how often the published
+intervals contain what they estimate. Writes error_rates.json, which report.py shows.
 
 The bootstrap and the permutations are those of `manyseeds.stats`, for many samples at once: the
 means of all resamples of n scores are one product with an [n, R] matrix. T samples, n seeds, R

@@ -12,7 +12,7 @@ import pandas as pd
 
 from manyseeds import envs
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import SUITES, Cell
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell, Target
 from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH, Verdict
 from manyseeds.benchmarks.store.names import display, place_of
 from manyseeds.benchmarks.store.results import Result, decision, differences, seeds_due
@@ -177,8 +177,8 @@ def suite_cells() -> dict[tuple[str, str, str], int]:
     return found
 
 
-def targets() -> dict[tuple[str, str], float]:
-    """The suites' targets for the mean final score, by environment and algorithm."""
+def targets() -> dict[tuple[str, str], Target]:
+    """The suites' targets for the final score, by environment and algorithm."""
     return {(c.env, c.algo): c.target for c in all_cells() if c.target is not None}
 
 

@@ -37,6 +37,9 @@ Item = TypeVar("Item")
 # ---- Files ----------------------------------------------------------------------------------
 
 
+LEFT_OUT: list[str] = []  # of this process, for whoever must not lack anything
+
+
 @contextlib.contextmanager
 def left_out(path: Path) -> Iterator[None]:
     """End the block where the store is broken, and say so in one line."""
@@ -44,6 +47,7 @@ def left_out(path: Path) -> Iterator[None]:
         with reading(path):
             yield
     except UsageError as error:
+        LEFT_OUT.append(str(error))
         print(f"left out: {error}")
 
 

@@ -371,8 +371,11 @@ def test_targets_of_the_suites(
 ) -> None:
     monkeypatch.setattr(comparison, "SUITES", SUITES)
     plant(tmp_path, "grpo", {0: score})
-    (row,) = table(written(tmp_path), "Targets")
-    assert (row["algorithm"], row["target"], row["result"]) == ("GRPO", "475", result)
+    plant(tmp_path, "rainbow", {**dict.fromkeys(range(9), 500.0), 9: score, 10: 400.0})
+    grpo, rainbow = table(written(tmp_path), "Targets")
+    assert (grpo["algorithm"], grpo["target"], grpo["result"]) == ("GRPO", "mean 475", result)
+    assert rainbow["final score"] == f"{10 if result == 'met' else 9} of 11 seeds"
+    assert (rainbow["target"], rainbow["result"]) == ("475 in 90% of seeds", result)
 
 
 def test_scores_at_an_equal_budget(tmp_path: Path) -> None:
@@ -490,7 +493,7 @@ def test_publishing_removes_figures_and_tables_of_a_former_report_and_no_other_f
     plant(results, "ppo", FINALS)
     written(results)
     first = {path for name in ("plots", "tables") for path in (results / name).iterdir()}
-    mine = [results / x for x in ("tables/check.json", "tables/check.md", "x.svg", "runs/x.csv")]
+    mine = [results / x for x in ("tables/other.json", "tables/check.md", "x.svg", "runs/x.csv")]
     mine += [results / "plots/deep/x.svg", tmp_path / "x.svg"]
     mine += [results / "notes.md", results / "environments/notes.md"]
     names = ("plots/old.png", "plots/old.svg", "tables/old.csv", "tables/old.tex")
@@ -516,6 +519,10 @@ def test_publishing_removes_figures_and_tables_of_a_former_report_and_no_other_f
     assert removed("--publish") == [f"{linked}/{name}" for name in names]
     assert not any(path.exists() for path in former)
     assert removed("--publish") == []
+    (results / "margins.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        report.main(["--publish"])
+    assert "error: the pages that were published lack " in capsys.readouterr().err
 
 
 def test_one_environment_alone(tmp_path: Path, capsys: Output, refusal: Refusal) -> None:
