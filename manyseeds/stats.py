@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -564,6 +564,20 @@ def mean_difference(differences: ArrayLike) -> Estimate:
         else:
             p = float(2 * stdtr(n - 1, -abs(mean) / error))
     return replace(estimate(sample, "mean"), p=p)
+
+
+def effect_shown(difference: Estimate, power: float = 0.8, level: float = 0.05) -> float:
+    """The true difference that a single test of as many seeds would show with this probability.
+
+    From the standard error that the 95% interval implies, by Student's t. NaN of a single seed.
+    """
+    from scipy.special import stdtrit
+
+    if difference.n < 2:
+        return math.nan
+    t = partial(stdtrit, difference.n - 1)
+    error = (difference.high - difference.low) / 2 / t(0.975)
+    return float(error * (t(1 - level / 2) + t(power)))
 
 
 def holm(p: ArrayLike) -> Floats:

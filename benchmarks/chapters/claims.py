@@ -212,7 +212,8 @@ def contrasts_of(
             *commands([*runs.values()]),
         ]
         answers = [row[-1] for row in rows]
-        return answered(claim, source, answers, f"by {by}", figure, details)
+        judged = with_p(verdicts, p).values()
+        return answered(claim, source, answers, f"by {by}", figure, details, judged)
 
     yield tested(p_of(verdicts), card)
 
@@ -367,7 +368,7 @@ def replicas_card(
     judged = with_p(verdicts, p)
     answers = [answer(verdict, BETTER) for verdict in judged.values()]
     figure = verdict_forest(name, "Learning speed", {sides: judged}, sides)
-    return answered(claim, CAPO, answers, "by learning speed", figure, details)
+    return answered(claim, CAPO, answers, "by learning speed", figure, details, judged.values())
 
 
 # ---- Tuning --------------------------------------------------------------------------------

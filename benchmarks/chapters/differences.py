@@ -79,12 +79,26 @@ def answered(
     by: str,
     figure: Figure | None,
     details: Sequence[Block],
+    verdicts: Iterable[Parity | None] = (),
 ) -> Claim:
-    """The card of a claim that is true or false of comparisons. by: what they compare."""
+    """The card of a claim that is true or false of comparisons. by: what they compare. verdicts:
+    of the same, for the differences that could have been shown."""
     true, false, undecided = (answers.count(x) for x in ("true", "false", "undecided"))
     number = f"true in {true} of {plural(len(answers), 'comparison')} {by}"
     number += f", false in {false}, undecided in {undecided}"
-    return Claim(claim, claim_word(answers), number, figure, details, source)
+    word = claim_word(answers)
+    if word == "not shown":
+        number += could_show([v.difference for v in verdicts if v])
+    return Claim(claim, word, number, figure, details, source)
+
+
+def could_show(differences: Sequence[Estimate], digits: int = 3, unit: str = "") -> str:
+    """`; a single test would show 0.046 in 80% of cases`: what is missed where nothing is shown."""
+    effects = sorted(x for d in differences if math.isfinite(x := stats.effect_shown(d)))
+    if not effects:
+        return ""
+    texts = dict.fromkeys(f"{x:.{digits}f}" for x in (effects[0], effects[-1]))
+    return f"; a single test would show {' to '.join(texts)}{unit} in 80% of cases"
 
 
 # ---- Corrected together ---------------------------------------------------------------------
@@ -94,8 +108,8 @@ HOLM = (
     "Verdicts are tests with the 95% interval of the difference of normalised means and p < 0.05. "
     "Their p-values are corrected together, for all comparisons on this page that decide a claim "
     "(Holm, 1979), so that with no true difference any of them is called better or worse in at "
-    "most 5% of cases. The intervals are of one difference each. Equivalent is not a finding of a "
-    "difference, and is not corrected."
+    "most 5% of cases. The intervals, and what a single test would show, are of one difference "
+    "each. Equivalent is not a finding of a difference, and is not corrected."
 )
 
 
@@ -271,8 +285,13 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
     text = f"{least.text}, {p_text(least.p)}, {least.measure}: {least.what}"
     text += f", n = {least.difference.n}"
     if len(found) > 1:
-        agreeing = sum(x.sign == sign for x in found)
-        text += f" (the weakest of {len(found)} comparisons; {agreeing} agree with the claim)"
+        agree, contradict = (sum(x.sign == s for x in found) for s in (sign, -sign))
+        text += f" (the weakest of {len(found)} comparisons; {agree} agree with the claim, "
+        text += f"{contradict} contradict it)"
+    if verdict_on(found, sign) == "not shown":
+        for digits, unit in dict.fromkeys((x.digits, x.unit) for x in found):
+            of_unit = [x.difference for x in found if (x.digits, x.unit) == (digits, unit)]
+            text += could_show(of_unit, digits, unit)
     return text
 
 

@@ -308,6 +308,7 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
                 *ESTIMATORS_ABOUT,
                 *commands(runs),
             ],
+            judged.values(),
         )
 
     yield tested(p_of(speed), card)

@@ -347,6 +347,17 @@ def test_the_permutation_test_bears_unequal_sides() -> None:
     assert not parity(np.ones(3), np.zeros(3), 0, 1).at_most  # all 20 divisions
 
 
+def test_the_effect_that_a_test_would_show() -> None:
+    """A true difference of that size is found in 80% of samples, as Student's test counts."""
+    rng = np.random.default_rng(0)
+    effect = np.mean(
+        [stats.effect_shown(stats.estimate(rng.normal(0, 1, 30), "mean")) for _ in range(50)]
+    )
+    # By G*Power, one sample of 30, two-sided at 0.05: d = 0.53.
+    assert effect == pytest.approx(0.53, abs=0.02)
+    assert np.isnan(stats.effect_shown(stats.estimate([1.0], "mean")))
+
+
 def test_sign_flip_p_by_hand() -> None:
     """Of the 8 choices of signs one has as large a mean as 1, 2, 3, and one as small a one."""
     assert stats.sign_flip_p(np.array([1.0, 2.0, 3.0])) == pytest.approx(2 / 8)
