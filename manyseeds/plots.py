@@ -41,7 +41,12 @@ FORMATS = (".svg", ".png")
 # seaborn's `colorblind` begins with these. A training draws with no others, so that it need not
 # import seaborn, which imports scipy.stats and takes half a second.
 FIRST_COLORS: tuple[str, ...] = ("#0173b2", "#de8f05", "#029e73")
-MARKERS = "o^sDvP*X"  # as many as colours
+# Behind those of `colorblind`, since one figure has up to 14 algorithms.
+MORE_COLORS = (
+    *("#7d4fd8", "#c4265e", "#8c8c1a", "#8a4b32"),
+    *("#2f7f86", "#79b215", "#5f6fb0", "#a5668b"),
+)
+MARKERS = "o^sDvP*X"
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)))
 NAME_SIZE = 7.5  # points, of the names at the ends of lines
 NAME_HEIGHT = 9.5  # points from one to the next
@@ -82,6 +87,7 @@ STYLE: dict[str, Any] = {
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
     "legend.fontsize": 8.5,
+    "legend.handlelength": 3.6,  # dashes show beside the marker
     "legend.title_fontsize": 8,
 }
 IQM_LEGEND = "IQM over seeds, 95% bootstrap interval"
@@ -201,15 +207,16 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     its colour, too."""
     palette = FIRST_COLORS
     if len(names) > 1:
-        colors = _palette()
-        palette = (*colors[:6], colors[9], colors[7])  # without what is too light for a white page
+        colors = _palette()  # without what is too light for a white page
+        palette = (*colors[:6], colors[9], colors[7], *MORE_COLORS)
+    M = len(MARKERS)
     return {
         name: {
             "color": palette[i % len(palette)],
-            "linestyle": LINE_STYLES[(i + i // len(palette)) % len(LINE_STYLES)],
-            # Two on, where a colour comes again.
-            "marker": MARKERS[(i + 2 * (i // len(palette))) % len(MARKERS)],
-            "markersize": 4,
+            # As many pairs of dashes and markers differ as there are pairs.
+            "linestyle": LINE_STYLES[(i + i // M) % len(LINE_STYLES)],
+            "marker": (marker := MARKERS[(i + 2 * (i // M)) % M]),
+            "markersize": 6 if marker == "*" else 4,
         }
         for i, name in enumerate(names)
     }
@@ -219,7 +226,7 @@ def _legend(figure: Figure, handles: Sequence[Any], title: str | None) -> None:
     """One legend below all panels, in as many columns as fit. Its first row has its place in the
     figure's height; each other one adds to it, so that the panels keep their size."""
     longest = max(len(str(handle.get_label())) for handle in handles)
-    entry_inches = 0.5 + 0.075 * longest  # sample line and gap, then the text
+    entry_inches = 0.7 + 0.075 * longest  # sample line and gap, then the text
     rows, columns = _grid(len(handles), max(1, int(figure.get_figwidth() / entry_inches)))
     figure.set_figheight(figure.get_figheight() + 0.18 * (rows - 1))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=title)
@@ -278,7 +285,7 @@ def _name_lines(
         named.append({})
         for name, line in lines.items():
             text = with_n(name, line.n * any(counts[name]))
-            if end := _name_end(axes, line, text, looks[name]["color"]):
+            if end := _name_end(axes, line, text):
                 named[-1][name] = end
     figure.draw_without_rendering()  # from here on, everything has its place
     for ends in named:
@@ -324,7 +331,8 @@ def _end_apart(panels: Sequence[Mapping[str, Annotation]]) -> bool:
 
 
 def _mark(name: Annotation, look: Mapping[str, Any]) -> None:
-    """The marker of a line before its name, which tells without colour whose name it is."""
+    """The marker of a line before its name, which tells without colour whose name it is, and a
+    stroke to it from the end of the line."""
     from matplotlib.lines import Line2D
     from matplotlib.transforms import offset_copy
 
@@ -334,9 +342,19 @@ def _mark(name: Annotation, look: Mapping[str, Any]) -> None:
     place = offset_copy(axes.transData, figure, x - 5, y, units="points")  # type: ignore[arg-type]
     marker: dict[str, Any] = {key: look[key] for key in ("color", "marker", "markersize")}
     axes.add_artist(Line2D([name.xy[0]], [name.xy[1]], transform=place, clip_on=False, **marker))
+    # To the left of all markers: strokes from ends to names in the same order do not cross.
+    stroke = {"arrowstyle": "-", "color": look["color"], "linewidth": 0.8, "shrinkA": 0}
+    axes.annotate(  # type: ignore[attr-defined]
+        "",
+        name.xy,
+        xytext=(x - 9, y),
+        textcoords="offset points",
+        annotation_clip=False,
+        arrowprops=stroke | {"shrinkB": 2},
+    )
 
 
-def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | None:
+def _name_end(axes: Axes, line: Line, text: str) -> Annotation | None:
     """The name of a line at its last point within the axes; None where it has none there."""
     x, y = np.asarray(line.x, dtype=np.float64), np.asarray(line.y, dtype=np.float64)
     low, high = axes.get_ylim()
@@ -352,9 +370,6 @@ def _name_end(axes: Axes, line: Line, text: str, color: Any) -> Annotation | Non
         va="center",
         fontsize=NAME_SIZE,
         annotation_clip=False,
-        arrowprops=dict(
-            arrowstyle="-", color=color, linewidth=0.8, shrinkA=9, shrinkB=2, relpos=(0, 0.5)
-        ),
     )
 
 
@@ -624,13 +639,13 @@ def _positive(line: Line) -> Line:
 
 
 def _log_y(axes: Axes) -> None:
-    """A logarithmic y axis with ticks such as 1e+04, at powers of ten where there are several."""
+    """A logarithmic y axis with ticks such as 150 or 20k, at powers of ten if there are several."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
+    axes.yaxis.set_major_formatter(lambda y, _: tick_text(y))
     axes.yaxis.set_minor_formatter(NullFormatter())  # matplotlib's own is markup of TeX
 
 
@@ -642,6 +657,14 @@ def _log_x(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def tick_text(x: float) -> str:
+    """`1e-4`, `0.05`, `150`, `20k`, `1.5M`: different numbers look different."""
+    for power, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(x) >= power:
+            return f"{x / power:g}{letter}"
+    return short_number(x)
 
 
 class Panel(NamedTuple):
@@ -861,8 +884,13 @@ def forest(
     from matplotlib.ticker import MaxNLocator
 
     _check_suffix(path)
-    heights = [0.19 * len(rows) + 0.8 for rows in panels.values()]
     width = 0.07 * max(len(row.label) for rows in panels.values() for row in rows) + 3.0
+    titles = [textwrap.fill(title, int(11 * width)) for title in panels]
+    lines = [title.count("\n") for title in titles]
+    heights = [
+        0.19 * len(rows) + 0.8 + 0.17 * more
+        for rows, more in zip(panels.values(), lines, strict=True)
+    ]
     beside = width * len(panels) <= WIDEST
     with _style():
         size = (width * len(panels), max(heights)) if beside else (width, sum(heights))
@@ -871,7 +899,7 @@ def forest(
         shape = (1, len(panels)) if beside else (len(panels), 1)
         ratios = None if beside else heights
         grid = figure.subplots(*shape, squeeze=False, sharex=True, height_ratios=ratios).flatten()
-        for axes, (title, rows) in zip(grid, panels.items(), strict=True):
+        for axes, title, rows in zip(grid, titles, panels.values(), strict=True):
             axes.axvline(0, color=INK, linewidth=0.8)
             for i, row in enumerate(rows):
                 look = _difference_look(row.word)
@@ -891,7 +919,18 @@ def forest(
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             axes.grid(axis="y", visible=False)
+        _move_titles_in(figure, grid)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def _move_titles_in(figure: Figure, panels: Iterable[Axes]) -> None:
+    """Move titles, which are centred above axes, sideways where the figure's edge would cut them:
+    the layout leaves no room for their width."""
+    figure.draw_without_rendering()
+    for axes in panels:
+        box, edge = axes.title.get_window_extent(), 2.0
+        right = max(0.0, edge - box.x0) - max(0.0, box.x1 - (figure.bbox.x1 - edge))
+        axes.title.set_x(0.5 + right / axes.bbox.width)
 
 
 def _difference_look(word: str) -> dict[str, Any]:
