@@ -632,7 +632,7 @@ SUITES = {
     # Language models, about a minute a seed: what is missing of base and SFT is made first.
     "language-models": (
         *(
-            language(algo, "addition", 10, settings, source)
+            language(algo, "addition", 30, settings, source)
             for algo, settings in LIKE_TRL.items()
             for source in ("manyseeds", "trl")
         ),

@@ -218,14 +218,14 @@ def methods(runs: Sequence[StoredRun]) -> list[Method]:
     return sorted(found, key=place)
 
 
-DIGITS = 6  # of a measure of an initial model
+DIGITS = 3  # of a measure of an initial model
 
 
 def begun_with(m: Method) -> list[tuple[tuple[str, float], ...]]:
     """All that is measured of the model that each seed began with.
 
-    Models made on other kinds of processors differ, and mostly in this. To DIGITS: transformers,
-    which TRL's runs are evaluated by, and C sum up in other orders.
+    Other models differ in this. To DIGITS: transformers, which TRL's runs are evaluated by, and C
+    sum up in other orders, which may turn a drawn token into another one.
     """
     return [
         tuple(

@@ -221,9 +221,9 @@ def test_too_few_seeds_have_no_verdict_and_one_no_interval(results: Path) -> Non
     found = methods(open_runs(results))
     (theirs,) = [m for m in found if m.algo == "trl-grpo"]
     assert verdict() == "none (needs 10 seeds per side)"
-    theirs.summaries[0]["initial"]["entropy"] *= 1 + 1e-8  # summed up in another order
+    theirs.summaries[0]["initial"]["entropy"] *= 1 + 1e-4  # a token that was drawn is another one
     assert verdict() == "none (needs 10 seeds per side)"
-    theirs.summaries[0]["initial"]["entropy"] *= 1 + 1e-4
+    theirs.summaries[0]["initial"]["entropy"] *= 1.02
     assert verdict() == "none (other initial models)"
     theirs.parts, theirs.configs = theirs.parts[:1], theirs.configs[:1]
     theirs.summaries = theirs.summaries[:1]
