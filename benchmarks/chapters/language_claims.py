@@ -534,7 +534,7 @@ CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft 
 def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
     free: tuple[tuple[str, dict[str, Any], str], ...]
-    free = (("grpo", {}, ""), ("grpo", suite.WITHOUT_KL, NO_KL), ("dr_grpo", {}, ""))
+    free = (("grpo", suite.OWN, ""), ("grpo", suite.WITHOUT_KL, NO_KL), ("dr_grpo", suite.OWN, ""))
     shown = [
         (f"{display(algo)} {changed}".strip(), changed, m)
         for algo, settings, changed in free
@@ -649,7 +649,7 @@ WAITS = {
 
 def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """How often a model corrects a column, before, during and after RL."""
-    m = run_of(found, "grpo", "checking", {})
+    m = run_of(found, "grpo", "checking", suite.OWN)
     if m is None:
         return
     rows = []
@@ -676,7 +676,8 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
                 " a quarter of the demonstrations' columns are first written wrong, followed by ",
                 Code("wait;"),
                 " and the right column. P(wait) refers to a whole completion, and falls where "
-                "mistakes become rarer; it decided, too, until 2026-11-28.",
+                "mistakes become rarer. In the first version of this page it decided, too, and the "
+                "claim did not hold.",
             ),
             Table("language-correction", columns, rows),
         ],
@@ -696,13 +697,16 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
 
 # ---- PPO and GRPO at equal settings --------------------------------------------------------
 
+(LIKE_PPO,) = (
+    x for x in suite.GROUPS if x["group_size"] == suite.EQUAL["group_size"]
+)  # GRPO's own
 EQUAL_COLUMNS = ("method", "passes", "prompts per step", "n", "pass@1, mean [95%]", "KL")
 
 
 def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """PPO with its own settings and with GRPO's, beside GRPO."""
     wanted: tuple[tuple[str, dict[str, Any]], ...]
-    wanted = (("rlhf_ppo", suite.EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
+    wanted = (("rlhf_ppo", suite.EQUAL), ("rlhf_ppo", suite.OWN), ("grpo", LIKE_PPO))
     shown = [m for algo, x in wanted if (m := run_of(found, algo, "addition", x))]
     if len(shown) < 3:
         return

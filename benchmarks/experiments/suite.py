@@ -246,7 +246,7 @@ RANDOM: dict[str, dict[str, Any]] = {
     "both": {**COIN, "clip_range": 0.2, "clip_range_high": 0.2},
 }
 # DAPO's token-level loss and overlong handling, each alone, where many completions are cut off.
-PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 36}
+PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 36, **OWN}
 OFF = {"token_level": False, "overlong_filtering": False, "overlong_cache": 0}
 LONG: tuple[dict[str, Any], ...] = (
     {**PLAIN_DAPO, **OFF},
@@ -255,19 +255,21 @@ LONG: tuple[dict[str, Any], ...] = (
     {**PLAIN_DAPO, **OFF, "overlong_cache": 8},
 )
 # PPO with GRPO's prompts, passes and weight of the KL.
-EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
+EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04, **OWN}
 # Dr. GRPO has no KL, and a KL holds lengths closer to the initial model's.
-WITHOUT_KL = {"kl_coef": 0.0}
+WITHOUT_KL = {"kl_coef": 0.0, **OWN}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     *((algo, "addition", 30, x) for algo, x in R1_ZERO),
     *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, PAIRS)),
     *((algo, "addition", 30, x) for algo, x in RLHF),
-    ("rlhf_ppo", "addition", 10, EQUAL),
+    *(("rlhf_ppo", "addition", 30, x) for x in (EQUAL, OWN)),
     *(("dapo", "addition", 30, x) for x in (*CLIP_HIGHER, *RANDOM.values())),
     *(("rloo", "addition", 30, x) for x in SIGNS),
     *(("process_grpo", "addition", 30, x) for x in RENEWED.values()),
-    *(("dapo", "rambling", 10, x) for x in LONG),
-    ("grpo", "rambling", 10, WITHOUT_KL),
+    *(("dapo", "rambling", 30, x) for x in LONG),
+    *((algo, "rambling", 30, OWN) for algo in ("grpo", "dr_grpo")),
+    ("grpo", "rambling", 30, WITHOUT_KL),
+    ("grpo", "checking", 30, OWN),
 )
 SHORT_PREDICTION = {"seeds": 10, "total_episodes": 20}
 
@@ -642,13 +644,11 @@ SUITES = {
                 ("addition", ("rlhf_ppo", "rloo", "reinforce_pp", "gspo", "cispo", "distill")),
                 ("mixed", ("grpo", "dr_grpo", "dapo")),
                 ("countdown", ("grpo", "dapo")),
-                ("checking", ("grpo",)),
             )
             for algo in algos
         ),
         *(language("dapo", "addition", 10, settings) for settings in ({}, *DAPO_SWITCHES)),
         *(language("process_grpo", "addition", 5, settings) for settings in GRPO_MODES),
-        *(language(algo, "rambling", 10) for algo in ("grpo", "dr_grpo")),
         *(language(*experiment) for experiment in EXPERIMENTS),
     ),
 }
