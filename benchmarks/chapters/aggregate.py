@@ -68,9 +68,9 @@ def page(found: Sequence[Pair]) -> Iterator[Block]:
         "algorithm's own budget where that is less; on the environments that algorithms share. "
         "An algorithm has the same number of seeds on each environment, that of the environment "
         "with the fewest, so that all environments have the same weight. Intervals are 95% "
-        "bootstraps over seeds within each environment. Environments are treated as fixed, so the "
-        'results do not generalise to others. A cell without runs is "missing", and an algorithm '
-        "is compared only on environments on which it has runs."
+        "bootstraps over seeds within each environment. Environments and start states are treated "
+        'as fixed, so the results do not generalise to others. A cell without runs is "missing", '
+        "and an algorithm is compared only on environments on which it has runs."
     )
     yield Heading("Scores")
     yield Text("Mean normalised scores.")

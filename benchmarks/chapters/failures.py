@@ -204,6 +204,21 @@ def unsteady(find: Find) -> Iterator[Block]:
     if dqn.failures:
         yield had_learned(dqn)
     yield from steadier(find, dqn)
+    plain, steps = (find("rainbow", env, **x) for x in (NO_PARTS, ALONE["n steps"]))
+    if plain and steps:
+        n = steps.config["n_steps"]
+        yield judged(
+            "failures-steps",
+            "Rewards reach earlier states too slowly, one step per update of the target: with "
+            "returns of several steps fewer seeds fail.",
+            OURS,
+            compared(FAILING, f"{n} steps minus 1, networks of 64-64", failing_less(steps, plain)),
+            [
+                Text("Known before from the runs of Rainbow's parts, of which n steps alone."),
+                *commands([plain.run, steps.run]),
+            ],
+            sign=-1,
+        )
 
 
 def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
