@@ -93,6 +93,10 @@ DRAWINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "forest",
         {"panels": {LONG: [plots.Difference("5 seeds", 0.1, 0.0, 0.2, "lower")]}},
     ),
+    "long label": (  # which moves the axes, and with them their title, to the right
+        "forest",
+        {"panels": {LONG: [plots.Difference("MountainCarContinuous-v0 " * 2, 0.1, 0.0, 0.2)]}},
+    ),
     "two panels": (
         "forest",
         {"panels": {x: [plots.Difference(a, 0.1, 0, 0.2) for a in FIRST] for x in ("AUC", LONG)}},
