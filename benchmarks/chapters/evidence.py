@@ -200,6 +200,7 @@ def page(found: Sequence[Pair], loaded: Sequence[Result], results: Path) -> Iter
         expected = partial(expected_verdicts, found=found)
         yield from section_of(find_file(results, "error_rates.json"), STORED, expected)
     yield from section_of(find_file(results, "margins.json"), margins.STORED, control)
+    yield from mistakes(results)
     yield from revised_verdicts(loaded)
     by_version = partial(version_1, found=found)
     yield from section_of(find_file(results, "verdicts_version_1.json"), VERSION_1, by_version)
@@ -373,6 +374,30 @@ def control(stored: dict[str, Any]) -> Iterator[Block]:
     ]
     columns = ("environment", "measure", "margin", "at their ceiling", "most alike, from")
     yield folded_if_long("Margins", Table("margins", columns, found))
+
+
+SESSION = {"env": str, "tries": [{"kind": str, "word": str}]}  # of judge_session.py's files
+MISTAKES = ("environment", "mistakes", *WORDS)
+
+
+def mistakes(results: Path) -> Iterator[Block]:
+    """What the judge has said of mistakes that were planted in a file."""
+    rows: list[tuple[str, ...]] = []
+
+    def row(stored: dict[str, Any]) -> list[Block]:
+        words = [x["word"] for x in stored["tries"] if x["kind"] == "mistake"]
+        rows.append((stored["env"], str(len(words)), *(str(words.count(x)) for x in WORDS)))
+        return []
+
+    for path in sorted(results.glob("judge_session_*.json")):
+        section_of(path, SESSION, row)
+    if rows:
+        yield Text(
+            "Mistakes that were planted in algos/ppo.py, each judged against the file as it is, on "
+            "as many seeds as the judge took (judge_session.py). Some change no score; equivalent "
+            "would be wrong of the others:"
+        )
+        yield Table("verdicts-mistakes", MISTAKES, rows)
 
 
 def nearest(pair: dict[str, Any]) -> str:

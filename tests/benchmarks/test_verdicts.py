@@ -384,3 +384,15 @@ def test_widths_that_would_decide_are_those_of_the_rule(of_ours: float, of_their
     variances = [float(np.var(x, ddof=1)) for x in sides]
     found = verdicts.half_width(variances, (300, 60))
     assert found == pytest.approx((d.high - d.low) / 2, rel=0.05)
+
+
+def test_planted_mistakes_are_counted_by_word() -> None:
+    """As the judge's sessions that are stored say; those of other kinds of edits are not."""
+    _, table = evidence.mistakes(ROOT / "results")
+    assert isinstance(table, Table)
+    session = json.loads((ROOT / "results" / "judge_session_CartPole-v1.json").read_text())
+    words = [x["word"] for x in session["tries"] if x["kind"] == "mistake"]
+    (row,) = (row for row in table.rows if row[0] == "CartPole-v1")
+    assert row[1:] == (str(len(words)), *(str(words.count(x)) for x in evidence.WORDS))
+    assert words.count("worse") > len(words) / 2
+    assert len(table.rows) == 3
