@@ -147,7 +147,9 @@ def called(reward: Reward, arguments: Mapping[str, list[Any]], texts: Sequence[s
     file = user_code.file_and_name(reward.named, "--reward")[0]
     try:
         found = reward.function(**copied(arguments))
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and GeneratorExit
         user_code.fail(f"{reward.what}: with {of_one(reward, arguments, texts)}", error, file)
     if inspect.iscoroutine(found):
         found.close()
@@ -190,7 +192,9 @@ def of_one(reward: Reward, arguments: Mapping[str, list[Any]], texts: Sequence[s
     for k, text in enumerate(texts):
         try:
             reward.function(**copied({name: [x[k]] for name, x in arguments.items()}))
-        except (Exception, SystemExit):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             return f"the completion {user_code.shown(text)}"
     return f"{len(texts)} completions, of which the first is {user_code.shown(texts[0])}"
 

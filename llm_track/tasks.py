@@ -337,7 +337,9 @@ def own_format(answer: str, function: Callable[[str], Any]) -> AnswerFormat:
         said = f"the completion {user_code.shown(completion)}"
         try:
             found = function(completion)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit and GeneratorExit
             user_code.fail(f"{what}: with {said}", error, file)
         if found is not None and not isinstance(found, str):
             kind = user_code.kind(found)

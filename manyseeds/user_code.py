@@ -60,7 +60,9 @@ def load(text: str, what: str) -> Any:
         raise UsageError(f"{what} {text}: there is no such file")
     try:
         module = run_file(file)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and GeneratorExit
         hint = ""
         if isinstance(error, ModuleNotFoundError):
             hint = "; install it, or put it beside the file"
@@ -158,7 +160,7 @@ def failing_in_one_line(text: str, what: str) -> Iterator[None]:
         yield
     except (UsageError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if not is_named(text):
             raise
         file = file_and_name(text, what)[0]

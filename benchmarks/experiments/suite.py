@@ -554,7 +554,7 @@ SUITES = {
                 ("Gridworld-v0", None),
                 ("FrozenLake-v1", None),
                 ("CliffWalking-v1", None),
-                ("Taxi-v4", 7.73),
+                ("Taxi-v4", Target(7.73)),
                 ("CartPole-v1", None),
             )
         ),

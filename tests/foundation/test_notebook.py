@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from manyseeds.benchmarks.experiments.verdicts import LOOKS, OURS
 from manyseeds.digest import ROOT
 
 TOUR = ROOT / "examples" / "tour.ipynb"
@@ -16,6 +17,7 @@ SAID = (  # what the code prints, up to its numbers
     "IQM of the final score:",
     "learning speed against A2C:",
     "final score against SB3:",
+    "IQM of SAC's final score:",
     "learning speed without the minimum:",
     "learning_rate",
     "reset(seed=0): return",
@@ -26,7 +28,7 @@ def check_outputs(notebook: nbformat.NotebookNode) -> str:
     """It has its pictures, in their order, and says what it should; all that it has printed."""
     outputs = [x for cell in notebook.cells for x in cell.get("outputs", ())]
     kinds = [kind for x in outputs for kind in x.get("data", {}) if kind.startswith("image/")]
-    assert kinds == ["image/png"] * 4 + ["image/gif"]
+    assert kinds == ["image/png"] * 5 + ["image/gif"]
     printed = "\n".join(x.get("text") or str(x.get("data", {}).get("text/plain")) for x in outputs)
     assert not [text for text in SAID if text not in printed]
     return printed
@@ -38,6 +40,13 @@ def test_stored_outputs_are_those_of_one_run() -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     check_outputs(notebook)
+
+
+def test_it_states_the_looks_of_the_rule() -> None:
+    text = " ".join(cell.source for cell in nbformat.read(TOUR, as_version=4).cells)
+    first = ", ".join(map(str, LOOKS[:-1]))
+    rule = f"looking at {first} and {LOOKS[-1]} seeds of SB3's, against up to {OURS} of ours"
+    assert rule in " ".join(text.split())
 
 
 @pytest.mark.slow

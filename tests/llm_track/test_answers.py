@@ -211,6 +211,7 @@ def test_all_of_a_users_code_counts(old: str, new: str, tmp_path: Path) -> None:
         ("return 7", r"returned of type int, not text or None, for the completion ''"),
         ("return completion[0]", r"with the completion '': IndexError: .* \(mine.py, line 2\)"),
         ("exit(1)", "with the completion '': SystemExit: 1"),
+        ("raise GeneratorExit", "with the completion '': GeneratorExit"),
         ("return {}[completion]", "with the completion '': KeyError: ''"),
     ],
 )
@@ -333,6 +334,7 @@ def test_a_task_of_a_users_own(
         ("str(2 * k)", "2 * k", "train must return Problems of texts"),
         ('f"{k}+{k}="', "''", "none of its prompts is left"),
         ("return Problem(", "return (", "AttributeError|SyntaxError"),
+        ("        return", "        raise GeneratorExit", r"GeneratorExit \(mine.py, line 10\)"),
         ("rng.integers(1000)", "rng.integers(0)", r"ValueError: .* \(mine.py, line 9\)"),
         ("rng.integers(1000)", "1", "none of its prompts is"),
         (

@@ -212,6 +212,7 @@ FAULTS = [
     ("raise Exception('two\\nlines')", "with the completion '': Exception: two lines"),
     ("assert len(completions) < 2", "with 3 completions, of which the first is '': Assertion"),
     ("exit(3)", "with the completion '': SystemExit: 3"),
+    ("raise GeneratorExit", "with the completion '': GeneratorExit"),
     ("f(prompts, completions)", "with the completion '': RecursionError: maximum recursion"),
     ("raise MemoryError", "with the completion '': MemoryError"),
     ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
@@ -259,6 +260,12 @@ def test_a_faulty_function_is_one_line(body: str, message: str, tmp_path: Path) 
     assert len(str(error.value)) < 300 + len(reward)
 
 
+def test_an_interrupt_is_none_of_its_errors(tmp_path: Path) -> None:
+    config = grpo.Config(reward=(function(tmp_path, "raise KeyboardInterrupt"),))
+    with pytest.raises(KeyboardInterrupt):
+        given(config)
+
+
 def test_an_async_function_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.py", "async def f(completions, **rest):\n    return [1, 1, 1]\n")
     with pytest.raises(UsageError, match="returned of type coroutine instead of a list"):
@@ -279,6 +286,7 @@ def test_an_async_function_is_one_line(tmp_path: Path) -> None:
         ("x = 1 / 0", "{}:f", r"cannot be loaded: ZeroDivisionError.* \(mine.py, line 1\)"),
         ("import nowhere", "{}:f", "No module named 'nowhere'.*; install it, or put it beside"),
         ("exit()", "{}:f", "cannot be loaded: SystemExit"),
+        ("raise GeneratorExit", "{}:f", "cannot be loaded: GeneratorExit"),
         ("\0", "{}:f", "cannot be loaded: "),
         ("def f(prompts): return []", "{}:f", "unexpected keyword argument 'completions'; it is"),
         ("def f(levels, **rest): return []", "{}:f", "missing a required .*'levels'; it is called"),
