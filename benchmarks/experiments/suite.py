@@ -547,7 +547,7 @@ SUITES = {
                 30,
                 settings=settings,
                 cut={"seeds": 10, **SHORT_Q},
-                target=target and Target(target),
+                target=target,
             )
             for algo, settings in (("q_learning", {}), ("sarsa", {}), ("sarsa", {"expected": True}))
             for env, target in (
