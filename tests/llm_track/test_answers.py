@@ -334,7 +334,7 @@ def test_a_task_of_a_users_own(
         ("str(2 * k)", "2 * k", "train must return Problems of texts"),
         ('f"{k}+{k}="', "''", "none of its prompts is left"),
         ("return Problem(", "return (", "AttributeError|SyntaxError"),
-        ("        return", "        raise GeneratorExit", r"GeneratorExit \(mine.py, line 10\)"),
+        ("return Problem(", "raise GeneratorExit; Problem(", r"GeneratorExit \(mine.py, line 10\)"),
         ("rng.integers(1000)", "rng.integers(0)", r"ValueError: .* \(mine.py, line 9\)"),
         ("rng.integers(1000)", "1", "none of its prompts is"),
         (
