@@ -19,10 +19,12 @@ from manyseeds.benchmarks.chapters.blocks import (
     Claim,
     ClaimWord,
     Code,
+    Heading,
     Items,
     Strong,
     Table,
     Text,
+    folded_if_long,
     sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
@@ -89,6 +91,29 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
             f"is not shown otherwise. {SIDE_RULE}"
         )
     yield from corrected(blocks)
+    yield from still_rising(found)
+
+
+RISING = ("task", "method", "n", "changed", "pass@1, mean [95%]", "gain in the last fifth")
+
+
+def still_rising(found: Sequence[Method]) -> Iterator[Block]:
+    """The trainings of the page that had not come to a plateau."""
+    trained = [m for m in found if m.of_experiment and m.headline == "pass@1"]
+    rows = []
+    for m in trained:
+        samples, scores = m.curve("pass@1")
+        late = int(np.searchsorted(samples, 0.8 * samples[-1]))
+        rise = stats.mean_difference(scores[:, -1] - scores[:, late])
+        if rise.low > 0:
+            rows.append((*m.named, m.changed, m.text("pass@1"), rise.text(3, "+")))
+    if rows:
+        yield Heading("Trainings that had not ended")
+        yield Text(
+            f"In {len(rows)} of {len(trained)} trainings pass@1 still rose in the last fifth: what "
+            "is said of their ends is said of these budgets."
+        )
+        yield folded_if_long("Which", Table("language-rising", RISING, rows))
 
 
 def summary(blocks: Iterable[Block]) -> Items:
