@@ -14,9 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import reasoning_gym
 
+from manyseeds.digest import installing
+from manyseeds.errors import UsageError
 from manyseeds.llm_track.tasks import GeneratedTask, Problem, boxed_answer
+
+try:
+    import reasoning_gym
+except ModuleNotFoundError:
+    raise UsageError(f"needs reasoning-gym; {installing('reasoning')}") from None
 
 DATA = reasoning_gym.create_dataset("chain_sum", size=10_000, seed=0)
 

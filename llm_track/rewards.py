@@ -24,6 +24,7 @@ from manyseeds.cli import Added, NonNegative, PerRow
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks
 from manyseeds.llm_track.tasks import Graded, Problem
+from manyseeds.record import plural
 from manyseeds.untrusted import is_finite
 
 
@@ -154,12 +155,10 @@ def called(reward: Reward, arguments: Mapping[str, list[Any]], texts: Sequence[s
     if inspect.iscoroutine(found):
         found.close()
     unordered = isinstance(found, str | bytes | bytearray | Mapping | Set)
-    if unordered or not hasattr(found, "__len__") or getattr(found, "ndim", 1) == 0:
-        raise UsageError(
-            f"{reward.what}: returned {user_code.kind(found)} instead of a list of numbers"
-        )
+    if unordered or not hasattr(found, "__len__") or getattr(found, "ndim", 1) != 1:
+        raise UsageError(f"{reward.what}: returned {user_code.kind(found)}, not a list of numbers")
     if len(found) != len(texts):
-        given = f"{len(found)} rewards for {len(texts)} completions"
+        given = f"{plural(len(found), 'reward')} for {plural(len(texts), 'completion')}"
         first = user_code.shown(texts[0])
         raise UsageError(f"{reward.what}: returned {given}, of which the first is {first}")
     values = found.tolist() if hasattr(found, "tolist") else list(found)

@@ -62,6 +62,8 @@ def load(text: str, what: str) -> Any:
         module = run_file(file)
     except KeyboardInterrupt:
         raise
+    except UsageError as error:  # which says all there is to say
+        raise UsageError(f"{what} {text}: {error}") from None
     except BaseException as error:  # also SystemExit and GeneratorExit
         hint = ""
         if isinstance(error, ModuleNotFoundError):
@@ -121,7 +123,7 @@ def modules_beside(file: Path, text: bytes) -> dict[str, str]:
     """
     folder = str(file.parent)
     found = dict[str, str]()
-    trees = [ast.parse(text)]
+    trees = [ast.parse(text, str(file))]
     for tree in trees:  # grows
         for name in imported_names(tree) - found.keys() - {PACKAGE}:
             spec = PathFinder.find_spec(name, [folder])
@@ -177,8 +179,15 @@ def fail(what: str, error: BaseException, file: Path, hint: str = "") -> NoRetur
 
 
 def kind(value: Any) -> str:
-    """The type of a value, in words."""
-    return "None" if value is None else f"of type {type(value).__name__}"
+    """The type of a value, in words: `a float`, `an ndarray of shape [3, 1]`."""
+    name = type(value).__name__
+    if value is None or isinstance(value, bytes):
+        return "None" if value is None else "bytes"
+    article = "an" if name[0] in "aeioAEIO" or name == "ndarray" else "a"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and hasattr(value, "__len__"):  # no number of NumPy
+        return f"{article} {name} of shape {list(shape)}"
+    return f"{article} {name}"
 
 
 def shown(text: str) -> str:

@@ -208,7 +208,7 @@ def test_all_of_a_users_code_counts(old: str, new: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return 7", r"returned of type int, not text or None, for the completion ''"),
+        ("return 7", r"returned an int, not text or None, for the completion ''"),
         ("return completion[0]", r"with the completion '': IndexError: .* \(mine.py, line 2\)"),
         ("exit(1)", "with the completion '': SystemExit: 1"),
         ("raise GeneratorExit", "with the completion '': GeneratorExit"),
@@ -325,7 +325,7 @@ def test_a_task_of_a_users_own(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("class Double(GeneratedTask)", "class Double", "is of type Double; extend manyseeds"),
+        ("class Double(GeneratedTask)", "class Double", "is a Double; extend manyseeds"),
         ("class Double(GeneratedTask):", "class Double(3):", "cannot be loaded: TypeError"),
         ("def draw(self, rng)", "def drew(self, rng)", "--task double: has no method draw"),
         ('id = "double"', "", "needs an id, a text"),
@@ -352,7 +352,7 @@ def test_a_task_of_a_users_own(
             ACCURACY.format("None"),
             "accuracy returned None, not a number from 0 to 1",
         ),
-        ("    def draw", ACCURACY.format("'1'"), "accuracy returned of type str, not a number"),
+        ("    def draw", ACCURACY.format("'1'"), "accuracy returned a str, not a number"),
         ("    def draw", ACCURACY.format("float('nan')"), "accuracy returned nan, not a number"),
         (
             "    def draw",

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from manyseeds import user_code
-from manyseeds.digest import ROOT
+from manyseeds.digest import ROOT, installing
+from manyseeds.errors import UsageError
 from manyseeds.llm_track import grpo, rewards, rollout, tasks
 from manyseeds.llm_track.policies import HubModel, SeedModel, load_policy
 from manyseeds.runs.language_seeds import SeedsRun
@@ -49,6 +50,18 @@ def test_a_coin_knows_nothing_of_a_completion() -> None:
     again = rewards.arguments_of(problems, ["2"] * 999 + ["3"])
     agree = sum(map(int.__eq__, found, reward.function(**again)))
     assert 430 < agree < 570
+
+
+def test_a_missing_reasoning_gym_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what installs it."""
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    for remembered in (user_code.load, user_code.run_file):
+        remembered.cache_clear()
+    config = grpo.Config(task=f"{EXAMPLES / 'reasoning_gym_task.py'}:ChainSum", model="x")
+    with pytest.raises(UsageError) as error:
+        tasks.of(config)
+    hint = f"needs reasoning-gym; {installing('reasoning')}"
+    assert str(error.value) == f"--task {config.task}: {hint}"
 
 
 def test_a_verifier_of_reasoning_gym() -> None:

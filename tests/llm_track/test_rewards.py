@@ -216,37 +216,38 @@ FAULTS = [
     ("f(prompts, completions)", "with the completion '': RecursionError: maximum recursion"),
     ("raise MemoryError", "with the completion '': MemoryError"),
     ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-    ("pass", "returned None instead of a list of numbers"),
-    ("return 1.0", "returned of type float instead of a list"),
-    ("return '123'", "returned of type str instead of a list"),
-    ("return {'a': 1, 'b': 2, 'c': 3}", "returned of type dict instead of a list"),
-    ("return (1.0 for _ in completions)", "returned of type generator instead of a list"),
-    ("yield 1.0", "returned of type generator instead of a list"),
+    ("pass", "returned None, not a list of numbers"),
+    ("return 1.0", "returned a float, not a list"),
+    ("return '123'", "returned a str, not a list"),
+    ("return {'a': 1, 'b': 2, 'c': 3}", "returned a dict, not a list"),
+    ("return (1.0 for _ in completions)", "returned a generator, not a list"),
+    ("yield 1.0", "returned a generator, not a list"),
     ("return []", "returned 0 rewards for 3 completions, of which the first is ''"),
-    ("return [1.0]", "returned 1 rewards for 3 completions"),
+    ("return [1.0]", "returned 1 reward for 3 completions"),
     ("return [1.0] * 4", "returned 4 rewards for 3 completions"),
-    ("return ['a', 'b', 'c']", "returned of type str, not a number or None for the completion ''"),
-    ("return [1, '2', 3]", "returned of type str, not a number or None for the completion 'ab'"),
+    ("return ['a', 'b', 'c']", "returned a str, not a number or None for the completion ''"),
+    ("return [1, '2', 3]", "returned a str, not a number or None for the completion 'ab'"),
     (
         "return [1, 2, [3]]",
-        f"returned of type list, not a number or None for the completion {LONG}",
+        f"returned a list, not a number or None for the completion {LONG}",
     ),
-    ("return [1j, 2, 3]", "returned of type complex, not a number or None"),
+    ("return [1j, 2, 3]", "returned a complex, not a number or None"),
     ("return [1, float('nan'), 3]", "returned nan, not finite in float32 for the completion 'ab'"),
     ("return [1, math.inf, 3]", "returned inf, not finite in float32 for the completion 'ab'"),
     ("return [1, -math.inf, 3]", "returned -inf, not finite in float32"),
     ("return [1e39, 0, 0]", "returned 1e\\+39, not finite in float32"),
     ("return [10 ** 400, 0, 0]", "returned a number, not finite in float32"),
-    ("import numpy; return numpy.zeros((3, 2))", "returned of type list, not a number or None"),
+    ("import numpy; return numpy.zeros((3, 1))", r"an ndarray of shape \[3, 1\], not a list of n"),
+    ("import torch; return torch.zeros(3, 1)", r"returned a Tensor of shape \[3, 1\], not a list"),
     ("import torch; return torch.tensor([1, math.nan, 1])", "returned nan, not finite"),
-    ("import numpy; return numpy.float32(1)", "returned of type float32 instead of a list"),
-    ("import numpy; return numpy.array(1)", "returned of type ndarray instead of a list"),
-    ("import torch; return torch.tensor(1.0)", "returned of type Tensor instead of a list"),
-    ("import torch; return [torch.ones(2)] * 3", "returned of type Tensor, not a number or None"),
-    ("return {1, 2, 3}", "returned of type set instead of a list"),
-    ("return b'123'", "returned of type bytes instead of a list"),
+    ("import numpy; return numpy.float32(1)", "returned a float32, not a list"),
+    ("import numpy; return numpy.array(1)", r"returned an ndarray of shape \[\], not a list"),
+    ("import torch; return torch.tensor(1.0)", r"returned a Tensor of shape \[\], not a list"),
+    ("import torch; return [torch.ones(2)] * 3", r"returned a Tensor of shape \[2\], not a number"),
+    ("return {1, 2, 3}", "returned a set, not a list"),
+    ("return b'123'", "returned bytes, not a list"),
     ("raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})", "completion '': Odd"),
-    ("import decimal; return [decimal.Decimal(1)] * 3", "returned of type Decimal, not a number"),
+    ("import decimal; return [decimal.Decimal(1)] * 3", "returned a Decimal, not a number"),
 ]
 
 
@@ -268,7 +269,7 @@ def test_an_interrupt_is_none_of_its_errors(tmp_path: Path) -> None:
 
 def test_an_async_function_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.py", "async def f(completions, **rest):\n    return [1, 1, 1]\n")
-    with pytest.raises(UsageError, match="returned of type coroutine instead of a list"):
+    with pytest.raises(UsageError, match="returned a coroutine, not a list"):
         given(grpo.Config(reward=(f"{path}:f",)))
 
 
@@ -281,8 +282,8 @@ def test_an_async_function_is_one_line(tmp_path: Path) -> None:
         ("", "no{}:f", "there is no such file"),
         ("", "{}:f", "mine.py has no f"),
         ("def length(**rest): pass", "{}:lenght", "has no lenght; did you mean length?"),
-        ("f = 3", "{}:f", "f is of type int, not a function"),
-        ("def f(:", "{}:f", "cannot be loaded: SyntaxError: invalid syntax"),
+        ("f = 3", "{}:f", "f is an int, not a function"),
+        ("def f(:", "{}:f", r"cannot be loaded: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
         ("x = 1 / 0", "{}:f", r"cannot be loaded: ZeroDivisionError.* \(mine.py, line 1\)"),
         ("import nowhere", "{}:f", "No module named 'nowhere'.*; install it, or put it beside"),
         ("exit()", "{}:f", "cannot be loaded: SystemExit"),
