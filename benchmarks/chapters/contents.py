@@ -28,6 +28,7 @@ from manyseeds.benchmarks.chapters import (
 from manyseeds.benchmarks.chapters.blocks import Block, Items, Page, Text
 from manyseeds.benchmarks.chapters.differences import opened
 from manyseeds.benchmarks.experiments.suite import SUITES
+from manyseeds.benchmarks.store.comparison import untrained_presets
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.benchmarks.store.whole import Store
 
@@ -82,7 +83,10 @@ def several_environments(own: Sequence[StoredRun]) -> bool:
 def missing_page(store: Store) -> list[Block]:
     if not store.missing:
         return []
-    return [Text("Unfinished seeds of the suites:"), Items(store.missing)]
+    found: list[Block] = [Text("Unfinished seeds of the suites:"), Items(store.missing)]
+    if presets := untrained_presets():
+        found += [Text("Presets that no suite trains, as 30 seeds take too long:"), Items(presets)]
+    return found
 
 
 CHAPTERS: tuple[Chapter, ...] = (

@@ -202,6 +202,17 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     return found
 
 
+def untrained_presets() -> list[str]:
+    """`td3 on MountainCarContinuous-v0, 300,000 timesteps`: those that no suite trains."""
+    found = []
+    for algo in catalog.names("algos"):
+        for env in catalog.module("algos", algo).PRESETS:
+            timesteps = catalog.plain_settings("algos", algo, env).get("total_timesteps")
+            if timesteps and not is_due(algo, env):
+                found.append(f"{algo} on {env}, {timesteps:,} timesteps")
+    return found
+
+
 def is_due(algo: str, env: str) -> bool:
     """Whether a suite has the plain command of an algorithm on an environment."""
     ours = (cell for cell in all_cells() if cell.source == "manyseeds")

@@ -161,7 +161,7 @@ def forward(
     """What `_outputs` returns; kept gets what gradients need."""
     sizes = dimensions(model, completions)
     outputs = model.flat.new_empty(sizes["S"], sizes["B"], sizes["O"])
-    of_tokens = torch.empty_like(outputs) if entropies else torch.zeros_like(outputs)
+    nats = torch.empty_like(outputs) if entropies else torch.zeros_like(outputs)
     FORWARD(
         **sizes,
         kept_size=kept.size if kept else 0,
@@ -170,9 +170,9 @@ def forward(
         temperatures=temperature,
         memory=kept.floats if kept else None,
         outputs=outputs,
-        entropies=of_tokens if entropies else None,
+        entropies=nats if entropies else None,
     )
-    return outputs, of_tokens
+    return outputs, nats
 
 
 def kept_size(model: Any, completions: Any) -> int:

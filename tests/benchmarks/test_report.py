@@ -378,6 +378,14 @@ def test_targets_of_the_suites(
     assert (rainbow["target"], rainbow["result"]) == ("475 in 90% of seeds", result)
 
 
+def test_presets_that_no_suite_trains_are_named(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(comparison, "SUITES", {"some": (Cell("sac", "Pendulum-v1", 30),)})
+    found = comparison.untrained_presets()
+    assert "td3 on Pendulum-v1, 20,000 timesteps" in found
+    assert not any(x.startswith("sac on Pendulum-v1") for x in found)
+    assert any(x.startswith("sac on MountainCarContinuous-v0") for x in found)
+
+
 def test_scores_at_an_equal_budget(tmp_path: Path) -> None:
     """A shorter run's final scores beside a longer one's evaluations at that time."""
     plant(tmp_path, "ppo", {0: 480.0, 1: 490.0})
