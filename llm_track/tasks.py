@@ -58,6 +58,7 @@ MAX_EXPRESSION = 256  # characters of what math-verify reads
 MATH_SECONDS = 1  # allowed to math-verify for reading an answer, and for comparing two
 ALL_KNOWN = 5_000  # held-out draws in a row without a new prompt: then there are no others
 TEST_SHARE = 16  # one prompt in 16 is held out
+TESTED = 256  # held-out problems of a user's own task that are checked before a training
 SHOWN_FAULTS = 5  # of a data file, in one line
 
 BOXED = "\\boxed{"
@@ -523,7 +524,10 @@ class GeneratedTask(Task):
 
     def _draw(self, rng: np.random.Generator, test: bool) -> Problem:
         for _ in range(ALL_KNOWN):
-            if held_out((problem := self.draw(rng)).prompt) == test:
+            problem = self.draw(rng)
+            if fault := fault_of(problem):
+                raise UsageError(f"--task {self.id}: draw returned {fault}")
+            if held_out(problem.prompt) == test:
                 return problem
         what = "is held out: they are too few" if test else "is left to train on"
         raise UsageError(f"--task {self.id}: none of its prompts {what}")
@@ -803,8 +807,14 @@ def drawn(task: Task, rng: np.random.Generator, n: int) -> list[Problem]:
 
 def check_problems(problems: Any, what: str, method: str) -> None:
     """Raise UsageError unless a method of a task has returned at least one problem."""
-    if not isinstance(problems, list | tuple) or not problems or not all(map(is_problem, problems)):
-        raise UsageError(f"{what}: {method} must return Problems of texts, each with a prompt")
+    if not isinstance(problems, list | tuple):
+        raise UsageError(
+            f"{what}: {method} returned {user_code.kind(problems)}, not a list of Problems"
+        )
+    if not problems:
+        raise UsageError(f"{what}: {method} returned no Problems")
+    if fault := next(filter(None, map(fault_of, problems)), ""):
+        raise UsageError(f"{what}: {method} returned a list with {fault}")
 
 
 def next_problems(
@@ -1037,19 +1047,31 @@ def own_task(task: str) -> Task:
     tokens = getattr(made, "max_new_tokens", None)
     if type(tokens) is not int or tokens < 1:
         raise UsageError(f"{what}: needs max_new_tokens, a whole number of at least 1")
+    drawn = type(made).test is GeneratedTask.test  # each is checked as it is drawn
     for method, problems in (
         ("train", made.train(np.random.default_rng(0), 2)),
-        ("test", made.test(2)),
+        ("test", made.test(2 if drawn else TESTED)),
     ):
         check_problems(problems, what, method)
-        for problem in problems:
+        for problem in problems[:2]:
             made.grade(problem, problem.demonstration)
     return made
 
 
-def is_problem(x: Any) -> bool:
-    """Whether a user's own class has returned a problem."""
-    return isinstance(x, Problem) and x.prompt != "" and all(isinstance(y, str) for y in x[:3])
+def fault_of(x: Any) -> str:
+    """What is wrong with what a user's own class has returned as a problem; '' for a good one."""
+    if not isinstance(x, Problem):
+        return f"{user_code.kind(x)}, not a Problem"
+    for name, value in zip(x._fields, x[:3], strict=False):
+        if not isinstance(value, str):
+            return f"a Problem whose {name} is {user_code.kind(value)}, not text"
+    if not x.prompt:
+        return "a Problem whose prompt is empty"
+    if not isinstance(x.also, list | tuple) or not all(isinstance(y, str) for y in x.also):
+        return "a Problem whose field also is not a tuple of texts"
+    if not isinstance(x.columns, Mapping):
+        return f"a Problem whose columns are {user_code.kind(x.columns)}, not a dict"
+    return ""
 
 
 def files_of(folder: Path) -> list[Path]:
