@@ -435,17 +435,19 @@ class Task:
         return drawn(self, np.random.default_rng(0), 256)
 
     def checked_accuracy(self, problem: Problem, completion: str) -> float:
-        """The accuracy; UsageError unless it is a number from 0 to 1."""
+        """The accuracy; UsageError unless it is 0 or 1: pass@k and votes count right answers."""
         return self._checked("accuracy", self.accuracy(problem, completion), completion)
 
     def _checked(self, method: str, found: float, completion: str) -> float:
+        counted = method == "accuracy"
         if not isinstance(found, Real | np.bool_):
             what = user_code.kind(found)
-        elif 0 <= found <= 1:
+        elif found in (0, 1) or (not counted and 0 <= found <= 1):
             return float(found)
         else:
             what = f"{found}"
-        said = f"returned {what}, not a number from 0 to 1, for {user_code.shown(completion)}"
+        allowed = "0 or 1 (parts of a point are a --reward)" if counted else "a number from 0 to 1"
+        said = f"returned {what}, not {allowed}, for {user_code.shown(completion)}"
         raise UsageError(f"--task {self.id}: {method} {said}")
 
     def grade(self, problem: Problem, completion: str) -> Graded:

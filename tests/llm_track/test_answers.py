@@ -260,6 +260,27 @@ def test_a_file_of_completions_is_resumed_with_the_code_that_began_it(
         generate.problems_of(replace(config, prompts=0), task)
 
 
+@pytest.mark.parametrize("value", [True, False, 1, 0.0, np.float32(1), np.bool_(True), np.int64(0)])
+def test_an_accuracy_is_0_or_1(value: Any) -> None:
+    """The format reward may be a part of a point."""
+
+    class Own(tasks.Task):
+        id = "own"
+        given: Any = value
+
+        def accuracy(self, problem: tasks.Problem, completion: str) -> float:
+            return self.given  # type: ignore[no-any-return]
+
+        def format(self, completion: str) -> float:
+            return 0.5
+
+    problem = tasks.Problem("1", "2")
+    assert Own().grade(problem, "3")[2:4] == (float(value), 0.5)
+    for odd in (0.5, np.float32(0.5), -1, 1 + 1e-6):
+        with pytest.raises(UsageError, match=r"accuracy returned .*, not 0 or 1 .*, for '3'"):
+            Own().but(given=odd).checked_accuracy(problem, "3")
+
+
 def test_columns_may_be_arrays() -> None:
     first, second = (tasks.Problem("1", "2", columns={"x": np.arange(3)}) for _ in range(2))
     assert first == second
@@ -368,14 +389,15 @@ def test_a_task_of_a_users_own(
         (
             "    def draw",
             ACCURACY.format("None"),
-            "accuracy returned None, not a number from 0 to 1",
+            r"accuracy returned None, not 0 or 1 \(parts of a point are a --reward\), for",
         ),
-        ("    def draw", ACCURACY.format("'1'"), "accuracy returned a str, not a number"),
-        ("    def draw", ACCURACY.format("float('nan')"), "accuracy returned nan, not a number"),
+        ("    def draw", ACCURACY.format("'1'"), "accuracy returned a str, not 0 or 1"),
+        ("    def draw", ACCURACY.format("float('nan')"), "accuracy returned nan, not 0 or 1"),
+        ("    def draw", ACCURACY.format("0.5"), "accuracy returned 0.5, not 0 or 1"),
         (
             "    def draw",
             ACCURACY.format("2"),
-            "accuracy returned 2, not a number from 0 to 1, for",
+            "accuracy returned 2, not 0 or 1",
         ),
         (
             "    def draw",
