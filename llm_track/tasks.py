@@ -1153,7 +1153,7 @@ def read_jsonl(path: Path, read: Callable[[dict[str, Any], str], T]) -> list[T]:
         except (ValueError, RecursionError) as error:  # also a number of thousands of digits
             raise UsageError(f"not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise UsageError(f"must be an object, is {type(row).__name__}")
+            raise UsageError(f"must be an object, is {user_code.kind(row)}")
         return read(row, where)
 
     try:
@@ -1206,10 +1206,12 @@ def by_file(faults: Sequence[tuple[str, str]]) -> str:
 
 
 def field(row: dict[str, Any], names: Sequence[str]) -> str:
-    """The first of some fields that a row has, as text."""
+    """The first of some fields that a row has, a text."""
     name = next((name for name in names if name in row), None)
     if name is None:
         raise UsageError(f"has no {' or '.join(names)}")
+    if not isinstance(row[name], str):
+        raise UsageError(f"{name} must be text, is {user_code.kind(row[name])}")
     return text_of(row[name], name)
 
 
@@ -1217,6 +1219,8 @@ def text_of(value: Any, name: str) -> str:
     """A text or a number as text, which must not be empty."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UsageError(f"{name} must be text or a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{name} is {value}, not a finite number")
     if not (text := str(value).strip()):
         raise UsageError(f"{name} is empty")
     return text
