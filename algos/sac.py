@@ -58,7 +58,6 @@ from manyseeds.cli import (
     Range,
     UsageError,
     read_presets,
-    sibling_for,
 )
 from manyseeds.kernels import in_c, memory
 from manyseeds.kernels.rollout import PolicyKernel
@@ -113,10 +112,6 @@ class Config(ControlConfig):
     def updates(self) -> int:
         """Gradient steps per update."""
         return self.block if self.gradient_steps < 0 else self.gradient_steps
-
-    def __post_init__(self) -> None:
-        with sibling_for("discrete", "algos/sac_discrete.py"):
-            super().__post_init__()
 
     def make_env(self) -> envs.Env:
         return envs.make_for(self, observations="vector", actions="continuous")

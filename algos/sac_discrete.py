@@ -57,7 +57,6 @@ from manyseeds.cli import (
     PositiveInt,
     UsageError,
     read_presets,
-    sibling_for,
 )
 from manyseeds.distributions import Categorical
 from manyseeds.kernels import in_c, memory
@@ -107,10 +106,6 @@ class Config(ControlConfig):
     def updates(self) -> int:
         """Gradient steps per update."""
         return self.block if self.gradient_steps < 0 else self.gradient_steps
-
-    def __post_init__(self) -> None:
-        with sibling_for("continuous", "algos/sac.py"):
-            super().__post_init__()
 
     def make_env(self) -> envs.Env:
         return envs.make_for(self, observations="vector", actions="discrete")

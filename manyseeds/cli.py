@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -152,6 +153,22 @@ class RunConfig(ScriptConfig):
         return {}
 
 
+# The same method for the other kind of actions.
+SIBLINGS = {"sac": "sac_discrete", "sac_discrete": "sac"}
+
+
+@contextlib.contextmanager
+def naming_sibling(config_class: type) -> Iterator[None]:
+    """Name the script that takes an environment, where one is refused for its actions."""
+    try:
+        yield
+    except UsageError as error:
+        sibling = SIBLINGS.get(Path(inspect.getfile(config_class)).stem)
+        if sibling is None or not re.search("needs (discrete|continuous) actions", str(error)):
+            raise
+        raise UsageError(f"{error}; algos/{sibling}.py takes the others") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(RunConfig):
     """Flags of everything that runs on an environment."""
@@ -161,7 +178,9 @@ class EnvConfig(RunConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        self.check_env(self.make_env())
+        with naming_sibling(type(self)):
+            env = self.make_env()
+        self.check_env(env)
         self.check()
 
     def make_env(self) -> Any:
@@ -747,19 +766,6 @@ __all__ = [
 # ---- Scripts that take the flags of an algorithm, too ---------------------------------------
 
 AnyFlags = TypeVar("AnyFlags")
-
-
-@contextlib.contextmanager
-def sibling_for(actions: Literal["discrete", "continuous"], script: str) -> Iterator[None]:
-    """Name the script that takes an environment with other actions, where one is refused for its
-    actions. actions: those that the script takes."""
-    try:
-        yield
-    except UsageError as error:
-        other = "continuous" if actions == "discrete" else "discrete"
-        if f"needs {other} actions" not in str(error):
-            raise
-        raise UsageError(f"{error}; {script} takes {actions} ones") from None
 
 
 def read_algo(args: Sequence[str], default: str, known: Iterable[str], where: str) -> str:

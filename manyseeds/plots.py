@@ -87,7 +87,7 @@ STYLE: dict[str, Any] = {
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "legend.handlelength": 3.6,  # dashes show beside the marker
+    "legend.handlelength": 3.2,  # dashes show beside the marker
     "legend.title_fontsize": 8,
 }
 IQM_LEGEND = "IQM over seeds, 95% bootstrap interval"
@@ -226,7 +226,7 @@ def _legend(figure: Figure, handles: Sequence[Any], title: str | None) -> None:
     """One legend below all panels, in as many columns as fit. Its first row has its place in the
     figure's height; each other one adds to it, so that the panels keep their size."""
     longest = max(len(str(handle.get_label())) for handle in handles)
-    entry_inches = 0.7 + 0.075 * longest  # sample line and gap, then the text
+    entry_inches = 0.62 + 0.075 * longest  # sample line and gap, then the text
     rows, columns = _grid(len(handles), max(1, int(figure.get_figwidth() / entry_inches)))
     figure.set_figheight(figure.get_figheight() + 0.18 * (rows - 1))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=title)
