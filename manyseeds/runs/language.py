@@ -468,8 +468,17 @@ def complete_seeds(
     complete(folder, code, seeds, missing, train_missing, finished, together)
 
 
-def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:
-    """The table at the end of a training, over the seeds that the command asked for."""
+def print_result(
+    folder: RunFolder,
+    config: LanguageConfig,
+    preset: Preset | None,
+    signals: Mapping[int, Sequence[bool]] | None = None,
+) -> None:
+    """The table at the end of a training, over the seeds that the command asked for.
+
+    signals: of each seed whose steps were all taken just now, whether they had a group of different
+    rewards. They are not stored: parts of runs without rules have no such column.
+    """
     import pandas as pd
     from rich.table import Table
 
@@ -495,7 +504,9 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
         words += f"; each counts as {SHARE_OF_FAILURE:g} in shares of successes"
     table.add_row("diverged", words or "none")
     metrics = pd.concat(read_parquet(part / "metrics.parquet") for part in parts)
-    if signal := signal_of(metrics, config):
+    steps = [(signals or {}).get(seed, ()) for seed in requested]
+    own_data = not config.task.isalpha()  # a file, a hub's, gsm8k: no task that is generated here
+    if signal := signal_of(metrics, config, steps if all(steps) else (), own_data):
         table.add_row("signal", signal)
     if preset is None:
         table.add_row("preset", f"none for {config.task}: the defaults")
@@ -507,13 +518,21 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     print_table(table, folder, parts)
 
 
-def signal_of(metrics: pd.DataFrame, config: Any) -> str:
+def signal_of(
+    metrics: pd.DataFrame,
+    config: Any,
+    steps: Sequence[Sequence[bool]] = (),
+    own_data: bool = False,
+) -> str:
     """The share of groups with right and wrong completions, as a text; '' where nothing is graded.
 
-    metrics: of all updates. Without a single such group the rewards by rules say nothing.
+    metrics: of all updates. Without a single such group the rewards by rules say nothing. steps:
+    of each seed, whether its steps have a group of different rewards, which is said without rules.
+    own_data: whether the task is one that the models made here do not know.
     """
     if not getattr(config, "rules", "pairs" in metrics):
-        return ""
+        found = [x for of_seed in steps for x in of_seed]
+        return without_rules(found) if found else ""
     if "pairs" in metrics:  # the steps of DPO always have some
         shares, what = metrics["pairs"] > 0, "steps have a pair of a right and a wrong completion"
     elif config.group_size > 1 and "all_failed" in metrics:
@@ -525,4 +544,19 @@ def signal_of(metrics: pd.DataFrame, config: Any) -> str:
     share = float(shares.mean())
     if share > 1e-6:  # sums of float32
         return f"{100 * share:.3g}% of the {what}"
-    return f"none of the {what}; try SFT first, or another --task, --model or --temperature"
+    hint = ""
+    nothing_right = "accuracy" not in metrics or metrics["accuracy"].max() == 0
+    if nothing_right and (own_data or getattr(config, "answer", "tags") != "tags"):
+        hint = "look at completions (llm_track/generate.py --out), --answer and --instruction, or "
+    return f"none of the {what}; {hint}try SFT first, or another --task, --model or --temperature"
+
+
+def without_rules(found: Sequence[bool]) -> str:
+    """The share of steps with a group of different rewards, as a text."""
+    what = "steps have a group of different rewards"
+    if any(found):
+        return f"{100 * np.mean(found):.3g}% of the {what}"
+    return (
+        f"none of the {what}: there was nothing to learn from; look at completions "
+        "(llm_track/generate.py --out) and at what --reward or --reward-model gives them"
+    )

@@ -81,6 +81,10 @@ class SeedsRun:
             processes = self.runs[0].processes
         self.processes, self.device = self.runs[0].processes, self.runs[0].device
         self._without_signal = dict.fromkeys(range(S), 0)  # steps so far of seeds without any
+        self._signals: list[list[bool]] = [
+            [] for _ in seeds
+        ]  # of each seed's steps in this process
+        self._resumed = False
         self._progress = None
         if S > 1:
             live, text = folder is not None, "pass@1 (or what the method measures), mean over seeds"
@@ -156,6 +160,8 @@ class SeedsRun:
         """
         steps = self._without_signal
         for s in self.unfinished:  # others have not taken part
+            self._resumed |= self.runs[s].samples > 0 and not self._signals[s]
+            self._signals[s].append(bool(found[s]))
             if found[s]:
                 steps.pop(s, None)
             elif s in steps:
@@ -171,6 +177,11 @@ class SeedsRun:
         if self.processes.main:
             told = note(torch.tensor(silent, device=found.device))
             print(f"note: {who}in the first {FIRST_STEPS} steps {told}", file=sys.stderr)
+
+    def signals(self) -> dict[int, list[bool]]:
+        """Whether each step of each seed had a signal; nothing after a checkpoint, which knows no
+        steps."""
+        return {} if self._resumed else dict(zip(self.seeds, self._signals, strict=True))
 
     def evaluate_if_due(self, evaluator: Evaluator) -> None:
         """Evaluate each seed before its first step, and at the first call at or after each k-th
@@ -364,10 +375,13 @@ def main(
     with user_code.failing_in_one_line(config.task, "--task"):
         config.check_request()
     folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
+    signals = dict[int, list[bool]]()
 
     def train_batch(seeds: Sequence[int], path: Path | None) -> None:
         with user_code.failing_in_one_line(config.task, "--task"):
-            carry_out(config, train, SeedsRun(config, seeds, path, algo, processes=processes))
+            run = SeedsRun(config, seeds, path, algo, processes=processes)
+            carry_out(config, train, run)
+            signals.update(run.signals())
 
     if not processes.main:
         set_up_process(config.threads)
@@ -391,4 +405,4 @@ def main(
     complete_seeds(folder, code, train_missing, together)
     processes.broadcast(None)
     with reading(folder.path):
-        print_result(folder, config, presets.get(config.task))
+        print_result(folder, config, presets.get(config.task), signals)

@@ -540,6 +540,31 @@ def test_ten_steps_without_a_signal_are_told_once(
     assert error.count("\n") == error.count("in the first 10 steps all rewards of") == said
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [1.0] * len(completions)", "none of the steps have a group of different rewards:"),
+        ("return [sum(map(ord, x)) for x in completions]", "100% of the steps have a group of"),
+    ],
+)
+@pytest.mark.usefixtures("few_samples", "eager")
+def test_the_table_has_the_signal_of_rewards_without_rules(
+    body: str, said: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Also of a training of three steps; not where a checkpoint had some of them."""
+    config = grpo.Config(
+        **{**SMALL, "total_samples": 3 * 8, "prompts": 2}, model=model, results=str(tmp_path),
+        reward=(function(tmp_path, body),), rules=False, seeds=2,
+    )  # fmt: skip
+    train(config)
+    assert said in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    config = replace(config, first_seed=2)
+    train_until_killed(config, grpo, monkeypatch)
+    train(config)
+    assert "group of different rewards" not in " ".join(capsys.readouterr().out.split())
+
+
 def test_seeds_without_a_signal_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Of seeds 4 to 7 one has a signal at once, one in time, and one has drawn all its samples."""
     run = SeedsRun(grpo.Config(quiet=True), [4, 5, 6, 7])

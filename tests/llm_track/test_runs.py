@@ -658,6 +658,9 @@ def test_a_run_without_a_signal_says_so(
     assert text in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
+NONE = "none of the steps have right and wrong completions"
+
+
 @pytest.mark.parametrize(
     ("metrics", "settings", "text"),
     [
@@ -665,6 +668,9 @@ def test_a_run_without_a_signal_says_so(
         ({"accuracy": [0.0, 0.5]}, {"group_size": 1}, "50% of the steps have right and"),
         ({"accuracy": [1.0]}, {"group_size": 4}, "none of the steps"),  # TRL's
         ({"all_failed": [1.0]}, {"group_size": 4, "rules": False}, ""),
+        ({"accuracy": [0.0]}, {"group_size": 1, "answer": "last"}, f"{NONE}; look at completions"),
+        ({"accuracy": [0.0]}, {"group_size": 1, "answer": "tags"}, f"{NONE}; try SFT first, or"),
+        ({"accuracy": [1.0]}, {"group_size": 1, "answer": "boxed"}, f"{NONE}; try SFT first, or"),
         ({"pairs": [0, 0]}, {}, "none of the steps have a pair"),
         ({"pairs": [3, 0]}, {}, "50% of the steps have a pair"),
         ({"loss": [0.5]}, {}, ""),
@@ -677,6 +683,23 @@ def test_how_much_of_the_samples_is_a_signal(
     found = language.signal_of(pd.DataFrame(metrics), SimpleNamespace(**given))
     assert found.startswith(text)
     assert bool(found) == bool(text)
+    assert ("--answer and --instruction" in found) == ("look at" in text)
+
+
+@pytest.mark.parametrize("answer", ["tags", "last"])
+def test_without_a_signal_own_data_may_lack_an_instruction(answer: str) -> None:
+    """Or have a wrong one: whatever the answer's marks."""
+    config = SimpleNamespace(rules=True, group_size=1, answer=answer)
+    found = language.signal_of(pd.DataFrame({"accuracy": [0.0]}), config, own_data=True)
+    assert "--answer and --instruction, or try SFT first" in found
+
+
+def test_the_signal_without_rules_is_that_of_steps() -> None:
+    config, metrics = SimpleNamespace(rules=False, group_size=4), pd.DataFrame({"reward": [1.0]})
+    found = language.signal_of(metrics, config, [[True, False], [False, False]])
+    assert found == "25% of the steps have a group of different rewards"
+    found = language.signal_of(metrics, config, [[False], [False]])
+    assert found.startswith("none of the steps have a group of different rewards: there was")
 
 
 @pytest.mark.usefixtures("few_samples")
