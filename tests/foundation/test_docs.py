@@ -13,9 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from manyseeds import packed
 from manyseeds.benchmarks.__main__ import commands as listed
 from manyseeds.benchmarks.baselines.sb3_baseline import BASELINES
 from manyseeds.digest import ROOT
+from manyseeds.evaluate import share
+from manyseeds.llm_track.evaluation import FINAL_PROMPTS, FINAL_SAMPLES
+from manyseeds.record import read_part
 
 DOCS = ROOT / "docs"
 
@@ -133,6 +137,17 @@ def test_the_scores_of_a_real_model_are_published() -> None:
         f"from {before} to {after}, and pass@16 from {row['pass@16 before']} to {row['after']}"
         in said
     )
+    folder = ROOT / "results/runs/examples--sums.py--Sums/rloo"
+    (run,) = packed.runs_of(folder)
+    parts = [read_part(folder / run / x) for x in packed.parts_of(folder / run)]
+    prompts = share(FINAL_PROMPTS, parts[0][0]["config"]["eval_budget"])
+    assert f"leaves {prompts} prompts of {FINAL_SAMPLES} samples each" in said
+    (first,) = {(x["initial"]["truncated"], x["initial"]["pass@1"]) for _, x in parts}
+    cut, ended = first[0], first[1] / (1 - first[0])
+    last = sorted(x["final"]["truncated"] for _, x in parts)
+    assert f"{cut:.1%} of the completions are cut off at 32 tokens" in said
+    assert f"afterwards {last[0]:.1%} to {last[-1]:.1%}" in said
+    assert f"at most {ended:.1%} were right before" in said
     (typed,) = (x for x in commands("your-own-model.md") if "--kl-coef 0" in x)
     lines = (ROOT / "results/language-models.md").read_text().splitlines()
     (trained,) = (
