@@ -81,10 +81,8 @@ class SeedsRun:
             processes = self.runs[0].processes
         self.processes, self.device = self.runs[0].processes, self.runs[0].device
         self._without_signal = dict.fromkeys(range(S), 0)  # steps so far of seeds without any
-        self._signals: list[list[bool]] = [
-            [] for _ in seeds
-        ]  # of each seed's steps in this process
-        self._resumed = False
+        self._signals: list[list[bool]] = [[] for _ in seeds]  # of each seed's steps
+        self._resumed = False  # from a checkpoint, which does not hold them
         self._progress = None
         if S > 1:
             live, text = folder is not None, "pass@1 (or what the method measures), mean over seeds"
@@ -179,8 +177,7 @@ class SeedsRun:
             print(f"note: {who}in the first {FIRST_STEPS} steps {told}", file=sys.stderr)
 
     def signals(self) -> dict[int, list[bool]]:
-        """Whether each step of each seed had a signal; nothing after a checkpoint, which knows no
-        steps."""
+        """Whether each step of each seed had a signal; {} where some were before a checkpoint."""
         return {} if self._resumed else dict(zip(self.seeds, self._signals, strict=True))
 
     def evaluate_if_due(self, evaluator: Evaluator) -> None:
