@@ -145,10 +145,10 @@ def scale_text(result: Result) -> Text:
     spec = result.spec
     bar = spec.reward_threshold
     threshold = "No reward threshold" if bar is None else f"Reward threshold {bar:g}"
-    if bar is None and floor_of(spec) is not None:
+    unreachable = bar != reachable_threshold(spec)
+    threshold += ", above the best policy's score" * unreachable
+    if (bar is None or unreachable) and floor_of(spec) is not None:
         threshold += f" (a normalised score below {FLOOR} is a failure)"
-    if bar != reachable_threshold(spec):
-        threshold += " (above the best policy's score, so it counts no failures)"
     scale = "random or reference score unknown, so no verdicts"
     if spec.reference_score is not None and spec.random_score is not None:
         scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from manyseeds import envs, plots, stats
+from manyseeds import envs, plots, stats, worth
 from manyseeds.benchmarks.experiments.verdicts import (
     CEILINGS,
     FAILED,
@@ -39,6 +39,7 @@ from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate, Floats, Parity
 from manyseeds.untrusted import reading
+from manyseeds.worth import FLOOR as FLOOR
 from manyseeds.worth import (
     Worth,
     counted,
@@ -51,7 +52,6 @@ from manyseeds.worth import (
 
 EPISODES = "episodes.parquet"
 FEWEST = 10  # seeds a side of a verdict by a single test
-FLOOR = 0.9  # normalised score that is the bar of a failure where there is no threshold
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,7 @@ class Scores:
 
 def floor_of(spec: Scores) -> float | None:
     """The return that has a normalised score of FLOOR."""
-    if spec.random_score is None or spec.reference_score is None:
-        return None
-    return spec.random_score + FLOOR * (spec.reference_score - spec.random_score)
+    return worth.floor_of(spec.random_score, spec.reference_score)
 
 
 def scores_of(results: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> Scores:
