@@ -19,7 +19,15 @@ from manyseeds.benchmarks.chapters import claims, failures
 from manyseeds.benchmarks.chapters.blocks import OURS, Claim, text_of, walk
 from manyseeds.benchmarks.chapters.sensitivity import read_studies
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import GROUP_SIZES, MORE_STEPS, ONE_STEP, SUITES, Cell
+from manyseeds.benchmarks.experiments.suite import (
+    ALONE,
+    GROUP_SIZES,
+    MORE_STEPS,
+    NO_PARTS,
+    ONE_STEP,
+    SUITES,
+    Cell,
+)
 from manyseeds.benchmarks.experiments.verdicts import margin_at
 from manyseeds.benchmarks.measurements import goal_first, learning_rates, replicas
 from manyseeds.benchmarks.measurements.measure import greedy_areas, measured_by, write_measured
@@ -458,8 +466,12 @@ def test_fewer_failures_are_what_is_claimed(tmp_path: Path) -> None:
     """All of 20 fail, and none with a lower rate; there is a comparison without a failure, too."""
     plant(tmp_path, "dqn", dict.fromkeys(range(20), 100.0), env=ENV, middle=100.0)
     plant(tmp_path, "dqn", dict.fromkeys(range(20), 500.0), env=ENV, learning_rate=0.000575)
+    plant(tmp_path, "rainbow", dict.fromkeys(range(20), 100.0), env=ENV, **NO_PARTS)
+    plant(tmp_path, "rainbow", dict.fromkeys(range(20), 500.0), env=ENV, **ALONE["n steps"])
     found = claims_in(failures.page(results_of(tmp_path), tmp_path))
     assert found["failures-steadier"].verdict == "holds"
+    assert found["failures-steps"].verdict == "holds"
+    assert "3 steps minus 1" in text_of(found["failures-steps"].number)
     plant(tmp_path / "other", "dqn", dict.fromkeys(range(20), 500.0), env=ENV, middle=500.0)
     failing = dict.fromkeys(range(20), 100.0)
     plant(tmp_path / "other", "dqn", failing, env=ENV, learning_rate=0.000575)
