@@ -221,10 +221,12 @@ def check(path: str, parts: Sequence[Trained], episodes: int) -> Checked:
 def against_published(checked: Checked, run: Path, episodes: int) -> list[tuple[str, ...]]:
     """A row for each seed of a run: its final score, where the mean return of so many other
     episodes falls in about 95% of cases, and what it is in Gymnasium. None where that is unknown:
-    where scores are exact, or all returns equal."""
+    where scores are exact, or all returns equal, and for seeds of another layer."""
     result = load_result(open_run(RunFolder(run)))
     rows: list[tuple[str, ...]] = []
     for seed, found in zip(checked.seeds, checked.gymnasium, strict=True):
+        if seed not in result.seeds:
+            continue
         expected = in_other_episodes(result, seed, episodes)
         if math.isnan(expected.low):
             continue

@@ -25,6 +25,7 @@ from manyseeds.algos import policy_iteration, ppo, q_learning
 from manyseeds.benchmarks import watch
 from manyseeds.benchmarks.chapters import environments
 from manyseeds.benchmarks.chapters.blocks import Code, Table, Text, cells_of
+from manyseeds.benchmarks.measurements.native import Checked
 from manyseeds.benchmarks.store import trained
 from manyseeds.benchmarks.web import film as films
 from manyseeds.checkpoint import to_bytes
@@ -33,6 +34,7 @@ from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, RunFolder, part_name, read_json, seal
 from manyseeds.runs import planning
 from manyseeds.runs.control import Run
+from manyseeds.stats import Estimate
 from manyseeds.writing import write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 
@@ -333,6 +335,16 @@ def test_right_environments_agree(cartpole: Path, lake: Path) -> None:
         assert 8 < right < 11
         assert balanced > 50
         assert np.mean(rows[lake][side]) == pytest.approx(0.74, abs=0.15)  # 160 episodes
+
+
+def test_seeds_of_another_layer_have_no_published_row(pendulum: Path) -> None:
+    """A run may have policies that its folder lacks: those of results/policies."""
+    returns = np.array([-1200.0, -1300.0, -150.0])
+    row = Checked(
+        *("Pendulum-v1", "ppo", "x", [0, 1, 174], returns, returns), Estimate(0.0, 0.0, 0.0, 3)
+    )
+    rows = watch.against_published(row, pendulum.parent, 20)
+    assert [seed for _, _, seed, *_ in rows] == ["0", "1"]
 
 
 def test_wrong_environment_differs(cartpole: Path, monkeypatch: Patch) -> None:
