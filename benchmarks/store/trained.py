@@ -117,6 +117,8 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
         except UsageError as error:  # another field, another shape
             raise UsageError(f"{error}; to train it again: {command}") from error
         if part.is_file() and (identity(config) != run.config or not set(seeds) <= {*run.seeds}):
+            if found and identity(config) == run.config:  # of seeds that were not asked for
+                continue
             raise UsageError(f"{part}: is of another run than {run.path}")
         found.append(
             Trained(

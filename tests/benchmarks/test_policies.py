@@ -174,6 +174,10 @@ def test_whose_policies_are_published_and_shown(published: tuple[Path, Path]) ->
     value, low, high = (float(x) for x in (median[3], *median[4].split(" to ")))
     assert low < value < high
     assert value == pytest.approx(about["final"][0], abs=0.1)
+    # Of one part of the run, the policies are those of its seeds.
+    for part in sorted(run.glob("seeds-*")):
+        seeds = read_json(part / "config.json")["seeds"]
+        assert {x for y in load_trained(str(part)) for x in y.seeds} == {*seeds}
     change_scores(run, 1.0)
     assert lacking([CELL], str(results)) == [CELL]
 
