@@ -109,7 +109,7 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
         final = final_scores(run)
         worths = [item for summary in run.summaries for item in worths_of(summary).items()]
         diverged = {seed for seed, worth in worths if worth.diverged is not None}
-    found = []
+    found: list[Trained] = []
     for part in there:
         try:
             config, seeds, _ = read_policy(part, module.Config, trusted_env or "")
