@@ -223,7 +223,8 @@ def main(args: Sequence[str] | None = None) -> None:
             if flags.publish:
                 remove_former_files(results, files)
                 if LEFT_OUT:
-                    raise UsageError(f"the pages that were published lack {LEFT_OUT[0]}")
+                    more = f"; and {len(LEFT_OUT) - 1} more" * (len(LEFT_OUT) > 1)
+                    raise UsageError(f"the pages that were published lack {LEFT_OUT[0]}{more}")
     except OSError as error:  # no space, no permission
         raise UsageError(f"--results {flags.results}: {error}") from None
 

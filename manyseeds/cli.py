@@ -163,8 +163,12 @@ def naming_sibling(config_class: type) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        sibling = SIBLINGS.get(Path(inspect.getfile(config_class)).stem)
-        if sibling is None or not re.search("needs (discrete|continuous) actions", str(error)):
+        if not re.search("needs (discrete|continuous) actions", str(error)):
+            raise
+        sibling = SIBLINGS.get(config_class.__module__.rpartition(".")[2])
+        with contextlib.suppress(OSError, TypeError):  # of a script the module is __main__
+            sibling = SIBLINGS.get(Path(inspect.getfile(config_class)).stem, sibling)
+        if sibling is None:
             raise
         raise UsageError(f"{error}; algos/{sibling}.py takes the others") from None
 

@@ -660,7 +660,7 @@ def _log_x(axes: Axes) -> None:
 
 
 def tick_text(x: float) -> str:
-    """`1e-4`, `0.05`, `150`, `20k`, `1.5M`: different numbers look different."""
+    """`1e-4`, `0.05`, `150`, `20k`, `1.5M`: the ticks of an axis look different."""
     for power, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= power:
             return f"{x / power:g}{letter}"

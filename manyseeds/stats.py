@@ -44,7 +44,7 @@ COVERAGE = {
     **{6: (74, 93), 7: (78, 94), 8: (83, 94), 9: (85, 94)},
 }
 RESAMPLES = 10_000
-LEAST_P = 2 / (RESAMPLES + 1)  # of a test by random draws; exact tests have no p as small
+LEAST_P = 1 / (RESAMPLES + 1)  # of random permutations, twice that of random signs
 BOOTSTRAP_SEED = 2108_13264  # constant: the same data always prints the same interval
 
 
@@ -388,7 +388,7 @@ def parity(
             replace(x, low=min(x.low, x.value + y.low), high=max(x.high, x.value + y.high))
             for x, y in zip(intervals, wider, strict=True)
         ]
-    return _verdict((a, b), intervals, permutation_p(a, b), margin, levels, imputed)
+    return _verdict((a, b), intervals, permutation_p(a, b), margin, levels, imputed, LEAST_P)
 
 
 def paired_parity(
@@ -411,7 +411,8 @@ def paired_parity(
     if len(a) != len(b):
         raise ValueError(f"pairs need as many seeds on both sides, got {len(a)} and {len(b)}")
     intervals = _intervals([a - b], np.mean, levels.confidences, resamples)
-    verdict = _verdict((a, b), intervals, sign_flip_p(a - b), margin, levels, imputed)
+    p = sign_flip_p(a - b)
+    verdict = _verdict((a, b), intervals, p, margin, levels, imputed, 2 * LEAST_P)
     constant = np.ptp(a) == 0 or np.ptp(b) == 0
     return replace(verdict, r=math.nan if constant else float(np.corrcoef(a, b)[0, 1]))
 
@@ -435,8 +436,10 @@ def _verdict(
     margin: float,
     levels: Levels,
     imputed: bool,
+    least: float,
 ) -> Parity:
-    """The verdict from the intervals of d at the levels of equivalence and of differences."""
+    """The verdict from the intervals of d at the levels of equivalence and of differences. least:
+    the p of random draws of which none is as extreme."""
     inner, outer = intervals
     n = min(map(len, sides))
     d = replace(inner, n=n)
@@ -444,7 +447,7 @@ def _verdict(
     word = word_of((d.low, d.high), (outer.low, outer.high), p, n, margin, levels.differs, same)
     if same and imputed:
         word = "undecided"
-    return Parity(word, d, p, margin, at_most=p == LEAST_P)
+    return Parity(word, d, p, margin, at_most=p == least)
 
 
 def word_of(
@@ -472,7 +475,8 @@ def permutation_p(a: Floats, b: Floats, resamples: int = RESAMPLES) -> float:
 
     The statistic is Welch's t, not the difference of means: where the smaller side spreads more,
     that one is exceeded far too often although the means are equal (Janssen 1997). Of all
-    divisions, or of so many random ones where there are more; twice the smaller tail.
+    divisions, or of so many random ones where there are more. Two-sided by |t|: where the sides
+    differ in size and shape, t has two unlike tails, and twice the smaller one errs twice as often.
     """
     n, m = len(a), len(b)
     if min(n, m) < 2:
@@ -484,15 +488,12 @@ def permutation_p(a: Floats, b: Floats, resamples: int = RESAMPLES) -> float:
     divisions = math.comb(n + m, n)
     exact = divisions <= resamples
     permuted = both[_divisions(n, m) if exact else _permutations(n + m, resamples)]
-    null = _welch_t(permuted[:, :n], permuted[:, n:])
-    observed = _welch_t(both[None, :n], both[None, n:])[0]
-    # Divisions of the same values are ties, in whatever order they are summed.
-    bar = abs(observed) * (1 - 1e-9)
-    if observed < 0:
-        null = -null
-    # The observed division is one of all, or counts as one of the random ones.
-    extreme = min((null >= bar).sum(), (null <= abs(observed) * (1 + 1e-9)).sum()) + (not exact)
-    return float(min(1.0, 2 * extreme / (len(null) + (not exact))))
+    null = np.abs(_welch_t(permuted[:, :n], permuted[:, n:]))
+    observed = abs(_welch_t(both[None, :n], both[None, n:])[0])
+    # Divisions of the same values are ties, in whatever order they are summed. The observed one is
+    # one of all, or counts as one of the random ones.
+    extreme = (null >= observed * (1 - 1e-9) - 1e-9).sum() + (not exact)
+    return float(extreme / (len(null) + (not exact)))
 
 
 def _welch_t(a: Floats, b: Floats) -> Floats:
@@ -585,7 +586,7 @@ def holm(p: ArrayLike) -> Floats:
 
     The smallest is multiplied by M, the next one by M - 1, and so on, and none is below one before
     it. Any of them is below a level by chance with at most that probability, however the tests
-    depend on each other. Random permutations give no p below LEAST_P, so that of more than 250
+    depend on each other. Random permutations give no p below LEAST_P, so that of more than 500
     together none is below 0.05. NaN, of what could not be tested, stays NaN and is not counted.
     Raises ValueError for what is outside of [0, 1].
     """

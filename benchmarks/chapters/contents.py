@@ -85,7 +85,7 @@ def missing_page(store: Store) -> list[Block]:
         return []
     found: list[Block] = [Text("Unfinished seeds of the suites:"), Items(store.missing)]
     if presets := untrained_presets():
-        found += [Text("Presets that no suite trains, as 30 seeds take too long:"), Items(presets)]
+        found += [Text("Presets that no suite trains:"), Items(presets)]
     return found
 
 

@@ -93,12 +93,16 @@ def answered(
 
 
 def could_show(differences: Sequence[Estimate], digits: int = 3, unit: str = "") -> str:
-    """`; a single test would show 0.046 in 80% of cases`: what is missed where nothing is shown."""
-    effects = sorted(x for d in differences if math.isfinite(x := stats.effect_shown(d)))
+    """`; a single test would show 0.046 in 80% of cases`: what is missed where nothing is shown.
+
+    Of means: nothing of differences without a width, whose standard error is not known.
+    """
+    varied = (d for d in differences if d.low < d.high)
+    effects = sorted(x for d in varied if math.isfinite(x := stats.effect_shown(d)))
     if not effects:
         return ""
     texts = dict.fromkeys(f"{x:.{digits}f}" for x in (effects[0], effects[-1]))
-    return f"; a single test would show {' to '.join(texts)}{unit} in 80% of cases"
+    return f"; a single test, uncorrected, would show {' to '.join(texts)}{unit} in 80% of cases"
 
 
 # ---- Corrected together ---------------------------------------------------------------------
@@ -108,8 +112,8 @@ HOLM = (
     "Verdicts are tests with the 95% interval of the difference of normalised means and p < 0.05. "
     "Their p-values are corrected together, for all comparisons on this page that decide a claim "
     "(Holm, 1979), so that with no true difference any of them is called better or worse in at "
-    "most 5% of cases. The intervals, and what a single test would show, are of one difference "
-    "each. Equivalent is not a finding of a difference, and is not corrected."
+    "most 5% of cases. The intervals are of one difference each. Equivalent is not a finding of a "
+    "difference, and is not corrected."
 )
 
 
@@ -277,8 +281,9 @@ def verdict_on(found: Sequence[Compared], sign: int) -> ClaimWord:
     return claim_word({1: "true", -1: "false", 0: "undecided"}[sign * x.sign] for x in found)
 
 
-def weakest(found: Sequence[Compared], sign: int) -> str:
-    """The difference that speaks most against a sign; empty without any."""
+def weakest(found: Sequence[Compared], sign: int, means: bool = True) -> str:
+    """The difference that speaks most against a sign; empty without any. means: whether they are of
+    means, for the differences that could have been shown."""
     if not found:
         return ""
     least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
@@ -288,7 +293,7 @@ def weakest(found: Sequence[Compared], sign: int) -> str:
         agree, contradict = (sum(x.sign == s for x in found) for s in (sign, -sign))
         text += f" (the weakest of {len(found)} comparisons; {agree} agree with the claim, "
         text += f"{contradict} contradict it)"
-    if verdict_on(found, sign) == "not shown":
+    if means and verdict_on(found, sign) == "not shown":
         for digits, unit in dict.fromkeys((x.digits, x.unit) for x in found):
             of_unit = [x.difference for x in found if (x.digits, x.unit) == (digits, unit)]
             text += could_show(of_unit, digits, unit)
@@ -305,8 +310,9 @@ def judged(
     sign: int = 1,
     beside: Sequence[Compared] = (),
     figure: Figure | None = None,
+    means: bool = True,
 ) -> Tested:
-    """The card of a claim that gives differences a sign, 1 or -1.
+    """The card of a claim that gives differences, mostly of means, a sign, 1 or -1.
 
     name: of its figure, of the differences where there is no other. beside: what is compared, too,
     but does not decide; its p-values are not corrected.
@@ -316,7 +322,7 @@ def judged(
         decisive = with_ps(found, p)
         table = [comparison_table(decisive, beside)] if found or beside else []
         drawn = figure or compared_forest(name, decisive)
-        word, number = verdict_on(decisive, sign), weakest(decisive, sign)
+        word, number = verdict_on(decisive, sign), weakest(decisive, sign, means)
         return Claim(claim, word, number, drawn, [*table, *details], source)
 
     return tested([x.p for x in found], card)

@@ -146,9 +146,9 @@ HOW_TO_READ = Items(
                 "hyperparameters, network and evaluation. The number is the difference of the mean "
                 "normalised scores (0: random policy, 1: reference), ours minus SB3's, with its "
                 f"{SHOWN_LEVEL} interval; p is that of a permutation test of Welch's t, which "
-                "bears sides that spread differently. Where none of "
-                f"{RESAMPLES:,} permutations is as extreme, p is a bound, written p≤; corrected "
-                "p-values are multiples of it.",
+                "allows for sides that spread differently. Where none of "
+                f"{RESAMPLES:,} permutations is as extreme, p is a bound: p<0.001, or, corrected "
+                "for several tests, p≤ and a multiple.",
             ),
             RULE,
         ),
@@ -394,8 +394,8 @@ def mistakes(results: Path) -> Iterator[Block]:
     if rows:
         yield Text(
             "Mistakes that were planted in algos/ppo.py, each judged against the file as it is, on "
-            "as many seeds as the judge took (judge_session.py). Some change no score; equivalent "
-            "would be wrong of the others:"
+            "as many seeds as the judge took (judge_session.py). Equivalent is right only where a "
+            "mistake changes no score, which is not known here:"
         )
         yield Table("verdicts-mistakes", MISTAKES, rows)
 
@@ -473,8 +473,9 @@ def version_1(stored: dict[str, Any], found: Sequence[Pair]) -> Iterator[Block]:
     if rows:
         yield Text(
             f"Version 2 of the rule says another word than version 1 in {len(rows)} of {len(both)} "
-            f"verdicts. Version 1 had last been published in commit {stored['commit']}; there the "
-            "score was the final one, and part of the seeds were other ones."
+            "verdicts. It has narrower margins, other levels, a bound on failures and the word "
+            "ceiling. Version 1 judged final scores in the place of late ones, and some seeds were "
+            f"others; it was published last in commit {stored['commit']}."
         )
         yield folded_if_long("By both versions", Table("verdicts-1-2", VERSION_1_COLUMNS, rows))
 

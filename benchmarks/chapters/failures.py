@@ -209,16 +209,25 @@ def unsteady(find: Find) -> Iterator[Block]:
         n = steps.config["n_steps"]
         yield judged(
             "failures-steps",
-            "Rewards reach earlier states too slowly, one step per update of the target: with "
-            "returns of several steps fewer seeds fail.",
+            "Fewer seeds fail with returns of several steps.",
             OURS,
             compared(FAILING, f"{n} steps minus 1, networks of 64-64", failing_less(steps, plain)),
             [
-                Text("Known before from the runs of Rainbow's parts, of which n steps alone."),
+                Text(
+                    "Known before from the runs of Rainbow's parts, of which n steps alone. A "
+                    "reward then reaches earlier states in fewer updates of the target network, "
+                    f"which may be why. {OF_SHARES}"
+                ),
                 *commands([plain.run, steps.run]),
             ],
             sign=-1,
+            means=False,
         )
+
+
+OF_SHARES = (
+    "A seed fails that ends below the threshold. Intervals are Newcombe's (1998), p is Fisher's."
+)
 
 
 def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
@@ -244,12 +253,12 @@ def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
             [
                 Text(
                     "DQN with its preset and one change; and Rainbow's parts, of which C51 alone, "
-                    "with smaller networks. A seed fails that ends below the threshold. Intervals "
-                    "are Newcombe's (1998), p is Fisher's."
+                    f"with smaller networks. {OF_SHARES}"
                 ),
                 *commands(runs),
             ],
             sign=-1,
+            means=False,
         )
 
 

@@ -257,7 +257,7 @@ def details_blocks(
         Link("the script", file=script),
         ".",
         f" Without any detail the areas are not those of the runs above on {', '.join(other)}: "
-        "other code was measured." * bool(other),
+        "they are of other code, or of another machine." * bool(other),
     )
     yield folded_if_long("One at a time", Table(name, columns, rows))
     yield command_text(stored)

@@ -108,10 +108,11 @@ def still_rising(found: Sequence[Method]) -> Iterator[Block]:
         if rise.low > 0:
             rows.append((*m.named, m.changed, m.text("pass@1"), rise.text(3, "+")))
     if rows:
-        yield Heading("Trainings that had not ended")
+        yield Heading("Trainings that had not come to a plateau")
         yield Text(
-            f"In {len(rows)} of {len(trained)} trainings pass@1 still rose in the last fifth: what "
-            "is said of their ends is said of these budgets."
+            f"In {len(rows)} of {len(trained)} trainings pass@1 still rose in the last fifth, by "
+            "single tests: the 95% interval of the gain lies above zero. What is said of their "
+            "ends is said of these budgets. The others may rise, too."
         )
         yield folded_if_long("Which", Table("language-rising", RISING, rows))
 

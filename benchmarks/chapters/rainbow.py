@@ -262,15 +262,15 @@ def effects(verdicts: Compared) -> dict[str, Effect]:
 
 
 def carried_by(verdicts: Compared) -> str:
-    """One sentence on the part, or parts, that help alone and are missed most often; or nothing."""
+    """One sentence on the part that helps alone and is missed most often; nothing of several."""
     parts, envs = effects(verdicts), environments_of(verdicts)
-    most = max(effect.useful for effect in parts.values())
-    return ". ".join(
+    (name, best), second, *_ = parts.items()
+    if best.useful == second[1].useful:
+        return ""
+    return (
         f"The most useful of Rainbow's parts is {name}: DQN learns faster with it alone in "
-        f"{len(effect.alone_faster)} of {plural(len(envs), 'environment')}, and Rainbow learns "
-        f"more slowly without it in {len(effect.without_slower)}"
-        for name, effect in parts.items()
-        if effect.useful == most > 0
+        f"{len(best.alone_faster)} of {plural(len(envs), 'environment')}, and Rainbow learns "
+        f"more slowly without it in {len(best.without_slower)}"
     )
 
 

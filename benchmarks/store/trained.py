@@ -116,10 +116,10 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
             policy = module.load(part, trusted_env or "")
         except UsageError as error:  # another field, another shape
             raise UsageError(f"{error}; to train it again: {command}") from error
-        if part.is_file() and (identity(config) != run.config or not set(seeds) <= {*run.seeds}):
-            if found and identity(config) == run.config:  # of seeds that were not asked for
-                continue
+        if part.is_file() and identity(config) != run.config:
             raise UsageError(f"{part}: is of another run than {run.path}")
+        if not set(seeds) <= {*run.seeds}:  # of the published ones, which were not asked for
+            continue
         found.append(
             Trained(
                 part=part,
@@ -133,6 +133,8 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
                 train=module.train,
             )
         )
+    if not found:
+        raise UsageError(f"{path}: no weights of its seeds on this machine; to train it: {command}")
     return found
 
 

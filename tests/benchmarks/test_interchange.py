@@ -418,10 +418,10 @@ def test_details_are_measured_and_judged(
     assert interchange.details_section("ppo", runs, tmp_path) == blocks
     path = tmp_path / "library_details_ppo.json"
     lacking = [m for m in stored["measurements"] if m["detail"] != "none"]
-    assert "other code was measured" not in str(blocks)
+    assert "of other code" not in str(blocks)
     path.write_text(json.dumps({**stored, "measurements": swapped(stored)}))
     found = str(interchange.details_section("ppo", runs, tmp_path))
-    assert "those of the runs above on CartPole-v1: other code was measured" in found
+    assert "those of the runs above on CartPole-v1: they are of other code" in found
     path.write_text(json.dumps({**stored, "measurements": lacking}))
     assert not interchange.details_section("ppo", runs, tmp_path)
     assert "without details" in capsys.readouterr().out

@@ -463,7 +463,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     assert not any(m.of_experiment or not m.plain for m in runs[len(EXPERIMENTS) :])
     page = [*chapter.page(runs, tmp_path)]
     titles = [x.text for x in page if isinstance(x, Heading)]
-    ended = "Trainings that had not ended"
+    ended = "Trainings that had not come to a plateau"
     assert titles == [x for x in (*chapter.SECTIONS, ended) if x != "The stages of DeepSeek-R1"]
     figures = [x.name for x in walk(page) if isinstance(x, Figure)]
     assert len(figures) == len({*figures}) > 5

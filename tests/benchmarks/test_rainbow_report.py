@@ -104,7 +104,11 @@ def test_an_environment_without_all_variants_is_not_counted() -> None:
     del verdicts["Acrobot-v1", "all but double", "auc"]
     assert rainbow.environments_of(verdicts) == envs[:1]
     assert rainbow.effects(verdicts)["noisy"] == (envs[:1], [], envs[:1], [])
-    assert "parts is n steps: DQN learns faster with it alone in 1 of 1" in (
+    assert rainbow.carried_by(verdicts) == ""  # several are as useful
+    verdicts["CartPole-v1", "all but noisy", "auc"] = better
+    for name in set(PARTS) - {"noisy", "double"}:
+        verdicts["CartPole-v1", f"all but {name}", "auc"] = None
+    assert "Rainbow's parts is double: DQN learns faster with it alone in 1 of 1" in (
         rainbow.carried_by(verdicts)
     )
 
