@@ -49,6 +49,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     metric,
     paired,
     run_of,
+    runs_of,
 )
 from manyseeds.benchmarks.chapters.language_mechanisms import (
     law_section,
@@ -561,16 +562,14 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
     free: tuple[tuple[str, dict[str, Any], str], ...]
     free = (("grpo", suite.OWN, ""), ("grpo", suite.WITHOUT_KL, NO_KL), ("dr_grpo", suite.OWN, ""))
+    runs = runs_of(found, [(algo, "rambling", settings) for algo, settings, _ in free])
     shown = [
         (f"{display(algo)} {changed}".strip(), changed, m)
-        for algo, settings, changed in free
-        if (m := run_of(found, algo, "rambling", settings))
+        for (algo, _, changed), m in zip(free, runs, strict=True)
+        if m
     ]
-    parts = [
-        (name, m)
-        for name, settings in zip(CHANGED, suite.LONG, strict=True)
-        if (m := run_of(found, "dapo", "rambling", settings))
-    ]
+    runs = runs_of(found, [("dapo", "rambling", settings) for settings in suite.LONG])
+    parts = [(name, m) for name, m in zip(CHANGED, runs, strict=True) if m]
     rows = [length_row(m, x) for x, m in (*((x, m) for _, x, m in shown), *parts)]
     if not rows:
         return
@@ -675,7 +674,7 @@ WAITS = {
 
 def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """How often a model corrects a column, before, during and after RL."""
-    m = run_of(found, "grpo", "checking", suite.OWN)
+    (m,) = runs_of(found, [("grpo", "checking", suite.OWN)])
     if m is None:
         return
     rows = []
@@ -733,7 +732,7 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """PPO with its own settings and with GRPO's, beside GRPO."""
     wanted: tuple[tuple[str, dict[str, Any]], ...]
     wanted = (("rlhf_ppo", suite.EQUAL), ("rlhf_ppo", suite.OWN), ("grpo", LIKE_PPO))
-    shown = [m for algo, x in wanted if (m := run_of(found, algo, "addition", x))]
+    shown = [m for m in runs_of(found, [(algo, "addition", x) for algo, x in wanted]) if m]
     if len(shown) < 3:
         return
     rows = []

@@ -13,6 +13,7 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import blocks
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
 from manyseeds.benchmarks.chapters.differences import compared, judged
+from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.store.methods import ORDER, Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
@@ -66,6 +67,19 @@ def run_of(
 ) -> Method | None:
     """The run that differs from its plain command by these settings alone."""
     return next((m for m in found if m.is_run_of(algo, task, settings)), None)
+
+
+def runs_of(
+    found: Sequence[Method], wanted: Sequence[tuple[str, str, Mapping[str, Any]]]
+) -> list[Method | None]:
+    """The runs of methods on tasks with settings, each with initial models of its own seeds; until
+    all of these are trained, those of one shared initial model."""
+    own = [run_of(found, *x) for x in wanted]
+    shared = [
+        run_of(found, algo, task, {k: v for k, v in x.items() if k not in suite.OWN})
+        for algo, task, x in wanted
+    ]
+    return own if all(own) or not any(shared) else shared
 
 
 def metric(m: Method, name: str, share: float = 1.0) -> Floats:

@@ -31,6 +31,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     walk,
 )
 from manyseeds.benchmarks.chapters.differences import Compared, judged
+from manyseeds.benchmarks.chapters.language_measures import runs_of
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     CLIP_HIGHER,
@@ -511,3 +512,17 @@ def test_the_claims_of_a_page_are_corrected_together(
     assert (first[4], p) == (("0.030", "0.020") if second < 0.03 else ("0.060", "0.060"))
     assert beside[4:] == ["0.040", "higher, decides nothing"]
     assert "corrected together" in "".join(text_of(x) for x in blocks if isinstance(x, Text))
+
+
+def test_runs_of_one_initial_model_stand_until_all_others_are_there(tmp_path: Path) -> None:
+    """Some of both would be no pairs."""
+    wanted = [("grpo", "rambling", OWN), ("grpo", "rambling", WITHOUT_KL)]
+    shared = [
+        method(tmp_path, "grpo", "rambling", x, {"pass@1": (0.5, 0.8)})
+        for x in ({}, {"kl_coef": 0.0})
+    ]
+    own = [method(tmp_path, *x, {"pass@1": (0.5, 0.8)}) for x in wanted]
+    assert runs_of(shared, wanted) == runs_of([*shared, own[0]], wanted) == shared
+    assert runs_of([*shared, *own], wanted) == own
+    assert runs_of(own[:1], wanted) == [own[0], None]
+    assert runs_of([], wanted) == [None, None]
