@@ -56,8 +56,8 @@ COLUMNS = (
     *("AUC against DQN or Rainbow", "late score against it"),
 )
 EFFECTS = (
-    *("part", "DQN with it alone: faster", "slower"),
-    *("Rainbow without it: slower", "faster"),
+    *("part", "DQN with it: faster", "DQN with it: slower"),
+    *("Rainbow without it: slower", "Rainbow without it: faster"),
 )
 PEER_COLUMNS = (
     *("environment", "", "n", "final, IQM [95%]", "failures", "AUC, mean [95%]"),

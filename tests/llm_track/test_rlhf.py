@@ -562,13 +562,13 @@ def test_each_learns_at_its_own_learning_rate(qwen: str, monkeypatch: pytest.Mon
 def test_a_completion_that_is_cut_off_loses_the_penalty(
     qwen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 0.25)
+    monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 1.0)
     config = ppo_config(qwen, prompts=64, total_samples=64, missing_eos_penalty=0.5)
     config = replace(config, max_new_tokens=40, format_weight=0.0)
     ((rollout, rewards),) = train_spied(config, monkeypatch)
     assert rollout.ended.any()
     assert not rollout.ended.all()
-    torch.testing.assert_close(rewards, torch.where(rollout.ended, 0.25, -0.25))
+    torch.testing.assert_close(rewards, torch.where(rollout.ended, 1.0, 0.5))
 
 
 def reward_model_of(model: str, here: Path) -> Path:
