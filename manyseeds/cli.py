@@ -170,7 +170,7 @@ def naming_sibling(config_class: type) -> Iterator[None]:
             sibling = SIBLINGS.get(Path(inspect.getfile(config_class)).stem, sibling)
         if sibling is None:
             raise
-        raise UsageError(f"{error}; algos/{sibling}.py takes the others") from None
+        raise UsageError(f"{error}; {sibling}.py takes the others") from None
 
 
 @dataclass(frozen=True, kw_only=True)

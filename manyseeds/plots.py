@@ -191,7 +191,16 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     with _style():
         face = "none" if suffix == ".svg" else "white"
         figure.savefig(buffer, format=suffix[1:], metadata=metadata, facecolor=face)
-    return buffer.getvalue()
+    found = buffer.getvalue()
+    return COORDINATES.sub(_rounded, found) if suffix == ".svg" else found
+
+
+COORDINATES = re.compile(rb' (?:d|x|y|transform)="[^"]*"')  # of an SVG, in points
+
+
+def _rounded(attribute: re.Match[bytes]) -> bytes:
+    """An attribute with two decimals in the place of six, a quarter of a file less."""
+    return re.sub(rb"-?\d+\.\d{3,}", lambda x: b"%.2f" % float(x[0]), attribute[0])
 
 
 def _palette() -> Sequence[str]:

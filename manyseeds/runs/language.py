@@ -547,7 +547,7 @@ def signal_of(
     hint = ""
     nothing_right = "accuracy" not in metrics or metrics["accuracy"].max() == 0
     if nothing_right and (own_data or getattr(config, "answer", "tags") != "tags"):
-        hint = "look at completions (llm_track/generate.py --out), --answer and --instruction, or "
+        hint = "look at completions (transcripts.json), --answer and --instruction, or "
     return f"none of the {what}; {hint}try SFT first, or another --task, --model or --temperature"
 
 
@@ -558,5 +558,5 @@ def without_rules(found: Sequence[bool]) -> str:
         return f"{100 * np.mean(found):.3g}% of the {what}"
     return (
         f"none of the {what}: there was nothing to learn from; look at completions "
-        "(llm_track/generate.py --out) and at what --reward or --reward-model gives them"
+        "(transcripts.json) and at what --reward or --reward-model gives them"
     )

@@ -164,8 +164,8 @@ def test_bad_input_is_refused_in_one_line(command: str, message: str, capsys: Ou
 @pytest.mark.parametrize(
     ("name", "env", "hint"),
     [
-        ("sac", "CartPole-v1", "algos/sac_discrete.py takes the others"),
-        ("sac_discrete", "Pendulum-v1", "algos/sac.py takes the others"),
+        ("sac", "CartPole-v1", "sac_discrete.py takes the others"),
+        ("sac_discrete", "Pendulum-v1", "sac.py takes the others"),
     ],
 )
 def test_sac_names_its_sibling_for_other_actions(
