@@ -93,7 +93,7 @@ def answered(
 
 
 def could_show(differences: Sequence[Estimate], digits: int = 3, unit: str = "") -> str:
-    """`; a single test would show 0.046 in 80% of cases`: what is missed where nothing is shown.
+    """`; a single test, uncorrected, would show 0.046 in 80% of cases`, where nothing is shown.
 
     Of means: nothing of differences without a width, whose standard error is not known.
     """

@@ -41,7 +41,6 @@ from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, is_stale,
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episodes, policies_name
 from manyseeds.benchmarks.store.results import (
-    FLOOR,
     Result,
     decision_text,
     floor_of,
@@ -54,6 +53,7 @@ from manyseeds.plots import Line
 from manyseeds.record import layers
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Estimate
+from manyseeds.worth import FLOOR
 
 FOLDER = "environments"
 SIDES = ("manyseeds", "SB3")  # of every figure, in the same colours everywhere

@@ -57,7 +57,6 @@ from manyseeds.benchmarks.store.comparison import (
 )
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
-    FLOOR,
     Result,
     decision_text,
     p_text,
@@ -69,6 +68,7 @@ from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import plural, ranges
 from manyseeds.stats import RESAMPLES, Parity
+from manyseeds.worth import FLOOR
 
 RULE = Items(
     [
@@ -382,16 +382,13 @@ MISTAKES = ("environment", "mistakes", *WORDS)
 
 def mistakes(results: Path) -> Iterator[Block]:
     """What the judge has said of mistakes that were planted in a file."""
-    rows: list[tuple[str, ...]] = []
 
-    def row(stored: dict[str, Any]) -> list[Block]:
+    def row(stored: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         words = [x["word"] for x in stored["tries"] if x["kind"] == "mistake"]
-        rows.append((stored["env"], str(len(words)), *(str(words.count(x)) for x in WORDS)))
-        return []
+        yield stored["env"], str(len(words)), *(str(words.count(x)) for x in WORDS)
 
-    for path in sorted(results.glob("judge_session_*.json")):
-        section_of(path, SESSION, row)
-    if rows:
+    paths = sorted(results.glob("judge_session_*.json"))
+    if rows := [x for path in paths for x in section_of(path, SESSION, row)]:
         yield Text(
             "Mistakes that were planted in algos/ppo.py, each judged against the file as it is, on "
             "as many seeds as the judge took (judge_session.py). Equivalent is right only where a "

@@ -722,9 +722,8 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
 
 # ---- PPO and GRPO at equal settings --------------------------------------------------------
 
-(LIKE_PPO,) = (
-    x for x in suite.GROUPS if x["group_size"] == suite.EQUAL["group_size"]
-)  # GRPO's own
+# GRPO's own settings, which EQUAL gives PPO.
+(LIKE_PPO,) = (x for x in suite.GROUPS if x["group_size"] == suite.EQUAL["group_size"])
 EQUAL_COLUMNS = ("method", "passes", "prompts per step", "n", "pass@1, mean [95%]", "KL")
 
 

@@ -541,14 +541,7 @@ SUITES = {
         ),
         Cell("td_prediction", "RandomWalk-v0", 100, cut=SHORT_PREDICTION),  # a published figure
         *(
-            Cell(
-                algo,
-                env,
-                30,
-                settings=settings,
-                cut={"seeds": 10, **SHORT_Q},
-                target=target,
-            )
+            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q}, target=target)
             for algo, settings in (("q_learning", {}), ("sarsa", {}), ("sarsa", {"expected": True}))
             for env, target in (
                 ("Gridworld-v0", None),

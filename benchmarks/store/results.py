@@ -39,7 +39,6 @@ from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate, Floats, Parity
 from manyseeds.untrusted import reading
-from manyseeds.worth import FLOOR as FLOOR
 from manyseeds.worth import (
     Worth,
     counted,

@@ -118,7 +118,7 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
             raise UsageError(f"{error}; to train it again: {command}") from error
         if part.is_file() and identity(config) != run.config:
             raise UsageError(f"{part}: is of another run than {run.path}")
-        if not set(seeds) <= {*run.seeds}:  # of the published ones, which were not asked for
+        if not set(seeds) <= {*run.seeds}:  # published ones that were not asked for
             continue
         found.append(
             Trained(
