@@ -11,6 +11,8 @@ from typing import Any
 
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
+    Claim,
+    ClaimWord,
     Heading,
     Items,
     Strong,
@@ -55,6 +57,8 @@ def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
         "reward that it gains: the mean length of wrong completions in tokens, and the entropy of "
         "completions in nats."
     )
+    yield Heading("Mixed groups")
+    yield from mixed_outcome(stored)
     yield Heading("k1, k2 and k3")
     yield from kl_outcome(stored)
     yield kl_table(stored)
@@ -94,6 +98,29 @@ def group_table(stored: dict[str, Any]) -> Table:
     rows = [(x["name"], x["average"], *figures(x), *effects(x)) for x in stored["estimators"]]
     header = ("advantage", "tokens averaged by", "scale", "bias", "noise")
     return Table("estimators", (*header, "length of wrong ones", "entropy"), [true, *rows])
+
+
+def mixed_table(stored: dict[str, Any]) -> Table:
+    rows = []
+    for x in stored["mixed"]:
+        advantages = (
+            f"{number:+.3f}"
+            for reward, of in ((1, "right"), (0, "wrong"))
+            for number in (reward - x["right"], x[f"{of}_all"], x[f"{of}_mixed"])
+        )
+        sizes = str(x["size"]), f"{x['right']:g}", f"{x['mixed']:.1%}"
+        rows.append((*sizes, *advantages, signed(x["bias"])))
+    header = [
+        f"of a {of} one: {which}" for of in ("right", "wrong") for which in ("true", "all", "mixed")
+    ]
+    return Table(
+        "estimators-mixed", ("group size", "P(right)", "mixed groups", *header, "bias"), rows
+    )
+
+
+def signed(number: float) -> str:
+    """`+0.114`, or `0` where it is rounding."""
+    return "0" if abs(number) < ROUNDING else f"{number:+.3f}"
 
 
 def kl_table(stored: dict[str, Any]) -> Table:
@@ -141,6 +168,41 @@ def group_outcome(stored: dict[str, Any]) -> Iterator[Block]:
         longer = (f"{x['longer_least']:+.2f} to {x['longer_most']:+.2f} tokens" for x in biased)
         pairs = zip(biased, longer, strict=True)
         yield Items([f"{x['name']}: {share(x, 'bias')}, {tokens}" for x, tokens in pairs])
+
+
+def mixed_outcome(stored: dict[str, Any]) -> Iterator[Block]:
+    """What the advantages of mixed groups are off by, and whether that turns the gradient."""
+    rows = [x for x in stored["mixed"] if x["right"] != 0.5]
+    agree = [(x["bias"] < -ROUNDING) == (x["right"] < 0.5) for x in rows]
+    word: ClaimWord = "holds" if all(agree) else "in part" if any(agree) else "does not hold"
+    most = max(rows, key=lambda x: (x["size"] == stored["sizes"]["G"], 0.5 - x["right"]))
+    yield Claim(
+        "The advantages of hard prompts are underestimated, and those of easy ones overestimated, "
+        "in groups of which some completions are right and some wrong.",
+        word,
+        f"{most['bias']:+.3f}, mean difference to the true advantage: groups of {most['size']}, "
+        f"right with a probability of {most['right']:g}",
+        details=[
+            mixed_table(stored),
+            Text(
+                "The advantages are Dr. GRPO's: the reward, 0 or 1, minus the mean of its group. "
+                "The true one is the reward minus P(right). Over all groups the mean is (G-1)/G of "
+                "the true one, for right and wrong completions alike: no bias but a factor. The "
+                "bias is the mean difference over the completions of mixed groups."
+            ),
+        ],
+        source="Yang et al., 2026, arXiv 2601.08521",
+    )
+    turned = [x for x in stored["estimators"] if x["groups"] != "all"]
+    yield Text(
+        "This need not turn the gradient. Groups that are not mixed have none, so the mixed ones "
+        "of a prompt pull 1/P(mixed) times as hard as all of its groups do on average, and are "
+        "P(mixed) times as frequent where prompts are drawn until there are enough mixed groups, "
+        "as by DAPO: both cancel. They do not where the same prompt is sampled until its group is "
+        "mixed. Deviation of the mean from the true gradient, as a share of its length, over the "
+        "networks of the first table:"
+    )
+    yield Items([f"{x['name']}: {share(x, 'bias')}" for x in turned] or ["none"])
 
 
 def kl_outcome(stored: dict[str, Any]) -> Iterator[Block]:

@@ -254,29 +254,48 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """pass@256 of a base model, before and after RL."""
+    """What many samples of a prompt solve, before and after RL: of a base model, which has to learn
+    the format, too, and of initial models that have it."""
     m = run_of(found, "grpo", "addition", suite.MANY_SAMPLES)
     if m is None:
         return
-    points = m.curve("pass@1")[0]
+    formatted = [
+        (f"DAPO, initial model, upper clip {x['clip_range_high']:g}", d)
+        for x in suite.CLIP_HIGHER
+        if (d := run_of(found, "dapo", "addition", x))
+    ]
     gains = {
-        name: compared(f"{name} after minus before", m.label, at_ends(m, name))
-        for name in ("pass@1", "pass@4", "pass@256")
+        name: [
+            each
+            for what, x in [(f"{m.label}, base model", m), *formatted]
+            if x.has(name)
+            for each in compared(f"{name} after minus before", what, at_ends(x, name))
+        ]
+        for name in ("pass@256", "pass@16", "pass@4", "pass@1")
     }
-    sizes = f"{suite.MANY_SAMPLES['eval_prompts']} held-out prompts, 256 samples of each"
+    about = (
+        f"At the first and at the last of {len(m.curve('pass@1')[0])} evaluations, of the base "
+        f"model on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts. It has the format in "
+        f"{m.values('format', 'initial').mean():.0%} of its samples"
+    )
+    if formatted:
+        about += f", the initial model in {formatted[0][1].values('format', 'initial').mean():.0%}"
+    about += ". Where the format is learned, too, this adds to pass@k."
     yield judged(
         "language-many",
         "A base model solves more than the same model after RL where each prompt has many samples.",
         YUE,
-        gains["pass@256"],
-        [Text(f"At the first and at the last of {len(points)} evaluations on {sizes}.")],
+        [*gains["pass@256"], *gains["pass@16"]],
+        [Text(about)],
         sign=-1,
-        beside=[*gains["pass@1"], *gains["pass@4"]],
+        beside=[*gains["pass@4"], *gains["pass@1"]],
         figure=curves_of(
-            "language-many", "pass@k during RL", {"pass@k": "pass@1", "pass@256": "pass@256"},
+            "language-many",
+            "pass@k during RL of a base model",
+            {"pass@1": "pass@1", "pass@256": "pass@256"},
             {m.label: m},
         ),
-    )  # fmt: skip
+    )
 
 
 # ---- Group sizes ---------------------------------------------------------------------------

@@ -26,6 +26,10 @@ Three tables:
 All of it for each of NETWORKS random models: what is said of a bias has to hold in all of them.
 The tables are the first one's, with the range over all beside them.
 
+A fourth table needs no network, only the probability that a completion is right: the advantages of
+Dr. GRPO in mixed groups, of which some completions are right and some wrong, as dynamic sampling
+keeps them.
+
 Writes llm_oracle.json, which report.py shows. With `--results results` it is published.
 """
 
@@ -57,6 +61,7 @@ CLIP_STEP = 0.02  # likewise, between a policy and the one that has sampled
 CHUNK = 64  # tokens whose gradients are taken at once
 
 FIGURES = {"scale": float, "cosine": float, "bias": float, "noise": float}
+NAMES = "name", "average", "groups"  # of an estimator
 EFFECTS = {"length_wrong": float, "entropy": float}
 
 
@@ -75,13 +80,17 @@ STORED: dict[str, Any] = {
     "prompts": [{"right": float, "length": float}],
     "exact": EFFECTS,
     "estimators": [
-        {"name": NAME, "average": NAME, **FIGURES, **EFFECTS, **over("bias"), **over("longer")}
+        {**dict.fromkeys(NAMES, NAME), **FIGURES, **EFFECTS, **over("bias"), **over("longer")}
     ],
     "kl": [
         {"name": NAME, "place": NAME, "value": float, "std": float, "kl": float}
         | {key: (float, None) for key in (*FIGURES, *over("bias"))}
     ],
     "clips": [{"name": NAME, "above": float, "below": float, **FIGURES, **EFFECTS, **over("left")}],
+    "mixed": [
+        {"size": int, "right": float, "mixed": float, "bias": float}
+        | {f"{of}_{groups}": float for of in ("right", "wrong") for groups in ("all", "mixed")}
+    ],
 }
 
 
@@ -203,6 +212,7 @@ class Estimator:
     name: str
     advantages: Callable[[Tensor], Tensor]  # rewards [1, G] to advantages [1, G]
     average: str  # of the tokens: `sample`, `token` or `constant`
+    groups: str = "all"  # or mixed ones only: of the same prompt (`again`), or of `fresh` ones
     low: float = -math.inf  # bounds of the clipped ratio
     high: float = math.inf
 
@@ -221,6 +231,8 @@ ESTIMATORS = (
     Estimator("REINFORCE, no baseline", no_baseline, "constant"),
     Estimator("leave-one-out (RLOO)", leave_one_out, "constant"),
     Estimator("mean (Dr. GRPO)", dr_grpo.group_advantages, "constant"),
+    Estimator("mean, each prompt's groups mixed", dr_grpo.group_advantages, "constant", "again"),
+    Estimator("mean, mixed groups of any prompts", dr_grpo.group_advantages, "constant", "fresh"),
     Estimator("mean, per sample", dr_grpo.group_advantages, "sample"),
     Estimator("mean and std, constant", grpo.group_advantages, "constant"),
     Estimator("mean and std, per sample (GRPO)", grpo.group_advantages, "sample"),
@@ -234,16 +246,16 @@ CLIPS = (  # of the ratio; the advantages are Dr. GRPO's
 )
 
 
-def advantage_table(advantages: Callable[[Tensor], Tensor]) -> Tensor:
-    """Of a wrong and of a right completion in a group with k right ones, [2, G + 1]; NaN where
-    there is none."""
-    table = torch.full((2, G + 1), math.nan, dtype=torch.float64)
-    for k in range(G + 1):
-        group = torch.tensor([[1.0] * k + [0.0] * (G - k)], dtype=torch.float64)
+def advantage_table(advantages: Callable[[Tensor], Tensor], size: int) -> Tensor:
+    """Of a wrong and of a right completion in a group of `size` with k right ones, [2, size + 1];
+    NaN where there is none."""
+    table = torch.full((2, size + 1), math.nan, dtype=torch.float64)
+    for k in range(size + 1):
+        group = torch.tensor([[1.0] * k + [0.0] * (size - k)], dtype=torch.float64)
         found = advantages(group)[0]
         if k > 0:
             table[1, k] = found[0]
-        if k < G:
+        if k < size:
             table[0, k] = found[-1]
     return table
 
@@ -272,13 +284,14 @@ def totals(types: Tensor, members: int) -> Tensor:
 def moments(prompts: Sequence[Prompt], sampled: Sequence[Prompt], estimator: Estimator) -> Any:
     """Mean [P] and expected squared length of an estimate, over prompts and groups.
 
-    sampled: the same prompts under the policy that samples.
+    sampled: the same prompts under the policy that samples. Where mixed groups only are kept, the
+    estimate of any other has to be 0, as it is with advantages relative to the group.
     """
-    means, squares = [], []
+    means, squares, mixed = [], [], []
     for now, then in zip(prompts, sampled, strict=True):
         types = torch.zeros(2, T + 1, dtype=torch.float64)
         types.index_put_((then.rewards.long(), then.lengths), then.p, accumulate=True)
-        table = advantage_table(estimator.advantages)
+        table = advantage_table(estimator.advantages, G)
 
         def factor(
             right: int, length: int, k: Tensor, tokens: Tensor, table: Tensor = table
@@ -312,7 +325,17 @@ def moments(prompts: Sequence[Prompt], sampled: Sequence[Prompt], estimator: Est
             square = square + G * (G - 1) * (two * both).sum() * (sums[r, n] @ sums[s, m])
         means.append(mean)
         squares.append(square)
-    return torch.stack(means).mean(0), torch.stack(squares).mean()
+        right = types[1].sum()
+        mixed.append(1 - right**G - (1 - right) ** G)
+    # A prompt is drawn until a group is mixed; or prompts are drawn, and those left out whose group
+    # is not: then each has its share P(mixed) of the groups kept, so that the two factors cancel.
+    share = torch.stack(mixed)
+    weights = {"all": torch.ones_like(share), "again": 1 / share, "fresh": 1 / share.mean()}
+    weight = weights[estimator.groups].expand_as(share)
+    return (
+        (weight.unsqueeze(1) * torch.stack(means)).mean(0),
+        (weight * torch.stack(squares)).mean(),
+    )
 
 
 def grid(probabilities: Tensor) -> tuple[Tensor, Tensor]:
@@ -358,6 +381,37 @@ def side_effects(prompts: Sequence[Prompt], mean: Tensor) -> dict[str, float]:
         "length_wrong": (mean @ mean_over(prompts, length_of_wrong) / gained).item(),
         "entropy": (mean @ mean_over(prompts, entropy) / gained).item(),
     }
+
+
+# ---- Mixed groups ------------------------------------------------------------------------------
+
+SIZES = (2, 8, 16)  # of groups
+SHARES = (0.02, 0.1, 0.5, 0.9, 0.98)  # of right completions
+
+
+def mixed_groups(right: float, size: int) -> dict[str, Any]:
+    """Means of Dr. GRPO's advantages in groups of completions that are right with a probability.
+
+    mixed: the share of groups with right and wrong ones. right_all, wrong_all: over all groups, the
+    mean advantage of a right and of a wrong completion; right_mixed, wrong_mixed: over mixed ones.
+    bias: the mean of the difference to the true advantage, which is the reward minus its
+    expectation, over the completions of mixed groups.
+    """
+    table = advantage_table(dr_grpo.group_advantages, size)
+    k, p = torch.arange(size), torch.tensor(right, dtype=torch.float64)
+    counts = torch.tensor([math.comb(size - 1, n) for n in range(size)], dtype=torch.float64)
+    others = counts * p**k * (1 - p) ** (size - 1 - k)  # P(k of the others are right)
+    mixed = 1 - right**size - (1 - right) ** size
+    found: dict[str, Any] = {"size": size, "right": right, "mixed": mixed, "bias": 0.0}
+    for reward, of in enumerate(("wrong", "right")):
+        advantages, kept = table[reward, k + reward], (k + reward > 0) & (k + reward < size)
+        in_mixed = (others * kept).sum()
+        found[f"{of}_all"] = (others * advantages).sum().item()
+        found[f"{of}_mixed"] = ((others * kept * advantages).sum() / in_mixed).item()
+        # The share of these completions in mixed groups, times what they differ by.
+        share = (right if reward else 1 - right) * in_mixed.item() / mixed
+        found["bias"] += share * (found[f"{of}_mixed"] - (reward - right))
+    return found
 
 
 # ---- Estimators of the KL ---------------------------------------------------------------------
@@ -480,7 +534,8 @@ def with_ranges(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 known = [x for x in values if x is not None]
                 for name, of in (("least", min), ("most", max)):
                     row[f"{measure.__name__}_{name}"] = of(known) if known else None
-    return {"networks": len(found), **first}
+    mixed = [mixed_groups(right, size) for size in SIZES for right in SHARES]
+    return {"networks": len(found), **first, "mixed": mixed}
 
 
 def measure_model(seed: int) -> dict[str, Any]:
@@ -492,12 +547,13 @@ def measure_model(seed: int) -> dict[str, Any]:
     for estimator in ESTIMATORS:
         mean, square = moments(prompts, prompts, estimator)
         figures = compared(mean, square, true) | side_effects(prompts, mean)
-        estimators.append({"name": estimator.name, "average": estimator.average, **figures})
+        names = {x: getattr(estimator, x) for x in NAMES}
+        estimators.append({**names, **figures})
     after = along_gradient(model, prompts, CLIP_STEP)
     ahead = true_gradient(after)
     clips = []
     for name, low, high in CLIPS:
-        estimator = Estimator(name, dr_grpo.group_advantages, "constant", low, high)
+        estimator = Estimator(name, dr_grpo.group_advantages, "constant", low=low, high=high)
         mean, square = moments(after, prompts, estimator)
         figures = compared(mean, square, ahead) | side_effects(after, mean)
         clips.append({"name": name, **clipped(after, prompts, low, high), **figures})

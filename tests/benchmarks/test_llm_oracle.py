@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ METHODS: dict[str, tuple[Any, Any, Any, Estimator]] = {
         grpo.Config(clip_range=0.2, kl_coef=0.0),
         grpo,
         lambda mask: grpo.token_weights(mask, GROUP),
-        Estimator("", grpo.group_advantages, "sample", 0.8, 1.2),
+        Estimator("", grpo.group_advantages, "sample", low=0.8, high=1.2),
     ),
     "dr_grpo": (
         dr_grpo.Config(clip_range=0.0),
@@ -79,7 +80,7 @@ METHODS: dict[str, tuple[Any, Any, Any, Estimator]] = {
         dapo.Config(clip_range=0.2, clip_range_high=0.28),
         dapo,
         weights_of_dapo,
-        Estimator("", dapo.group_advantages, "token", 0.8, 1.28),
+        Estimator("", dapo.group_advantages, "token", low=0.8, high=1.28),
     ),
 }
 
@@ -122,6 +123,71 @@ def test_which_estimators_are_unbiased(models: tuple[Any, Any]) -> None:
     assert figures["mean and std, per token (DAPO)"]["bias"] > 0.01
 
 
+@pytest.mark.parametrize("size", [2, 5])
+def test_advantages_of_mixed_groups_are_those_of_every_single_group(size: int) -> None:
+    p = 0.2
+    total: dict[Any, float] = {}
+    for group in itertools.product((0.0, 1.0), repeat=size):
+        rewards = torch.tensor([group], dtype=torch.float64)
+        of_first = dr_grpo.group_advantages(rewards)[0, 0].item()
+        weight = math.prod(p if x else 1 - p for x in group)
+        kept = 0 < sum(group) < size
+        for key in ("all", "mixed") if kept else ("all",):
+            for name, value in (("n", 1), ("sum", of_first), ("bias", of_first - group[0] + p)):
+                place = key, name, "right" if group[0] else "wrong"
+                total[place] = total.get(place, 0.0) + weight * value
+    found = oracle.mixed_groups(p, size)
+    for key, of in itertools.product(("all", "mixed"), ("right", "wrong")):
+        mean = total[key, "sum", of] / total[key, "n", of]
+        assert found[f"{of}_{key}"] == pytest.approx(mean, rel=1e-12)
+    kept = total["mixed", "n", "right"] + total["mixed", "n", "wrong"]
+    assert found["mixed"] == pytest.approx(kept, rel=1e-12)
+    bias = (total["mixed", "bias", "right"] + total["mixed", "bias", "wrong"]) / kept
+    assert found["bias"] == pytest.approx(bias, rel=1e-12)
+    assert bias < 0  # hard prompts are underestimated
+    assert oracle.mixed_groups(1 - p, size)["bias"] == pytest.approx(-bias, rel=1e-12)
+
+
+def test_the_numbers_of_a_hard_prompt() -> None:
+    found = oracle.mixed_groups(0.02, 8)
+    assert found["right_mixed"] == pytest.approx(7 / 8 * 0.98)
+    assert 1 / found["mixed"] == pytest.approx(6.70, abs=0.01)
+
+
+def test_mixed_groups_of_any_prompts_keep_the_gradient_and_of_each_prompt_turn_it(
+    models: tuple[Any, Any],
+) -> None:
+    """Two prompts of unequal difficulty, all pairs of a prompt and a group enumerated."""
+    hard, easy = Prompt(models[0], 0), Prompt(models[0], 2)
+    prompts, true = [hard, easy], oracle.true_gradient([hard, easy])
+    by_prompt, shares = [], []
+    for x in prompts:
+        total, kept = torch.zeros_like(true), 0.0
+        for group in itertools.product(range(7), repeat=GROUP):
+            rows = list(group)
+            rewards, p = x.rewards[rows], x.p[rows].prod().item()
+            if 0 < rewards.sum() < GROUP:
+                advantages = dr_grpo.group_advantages(rewards.unsqueeze(0))[0]
+                total += p * (advantages.unsqueeze(1) * x.score[rows]).sum(0) / (2 * GROUP)
+                kept += p
+        by_prompt.append(total)
+        shares.append(kept)
+    assert abs(shares[0] - shares[1]) > 0.05
+    wanted = {
+        "again": (by_prompt[0] / shares[0] + by_prompt[1] / shares[1]) / 2,
+        "fresh": (by_prompt[0] + by_prompt[1]) / (shares[0] + shares[1]),
+    }
+    bias = {}
+    for e in oracle.ESTIMATORS:
+        if e.groups in wanted:
+            mean, square = oracle.moments(prompts, prompts, e)
+            # A token's weight is in single precision, as in the track.
+            torch.testing.assert_close(mean, wanted[e.groups], rtol=1e-7, atol=1e-12)
+            bias[e.groups] = oracle.compared(mean, square, true)["bias"]
+    assert bias["fresh"] < 1e-10
+    assert bias["again"] > 1e-3
+
+
 def test_k1_in_the_reward_is_the_kl_and_in_the_loss_nothing(models: tuple[Any, Any]) -> None:
     then, now = (prompt(model) for model in models)
     rows = {(row["name"], row["place"]): row for row in oracle.measure_kl(now, then)}
@@ -149,8 +215,8 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
         "prompts": [{"right": 0.5, "length": 2.0}],
         "exact": effects,
         "estimators": [
-            {"name": "good", "average": "constant", **effects, **row},
-            {"name": "long", "average": "sample", **effects, **biased},
+            {"name": "good", "average": "constant", "groups": "all", **effects, **row},
+            {"name": "long", "average": "sample", "groups": "again", **effects, **biased},
         ],
         "kl": [
             {"name": "k1", "place": "reward", **value, **row},
@@ -167,6 +233,7 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
     other["kl"][2]["bias"] = 0.03
     other["clips"][1]["scale"] = 0.75
     stored = oracle.with_ranges([tables, other])
+    assert {(x["size"], x["right"]) for x in stored["mixed"]} >= {(8, 0.02), (2, 0.98)}
     (tmp_path / "llm_oracle.json").write_text(json.dumps(stored))
     blocks = estimators.page(tmp_path)
     said = [text_of(x) for x in blocks if isinstance(x, Text)]
@@ -176,6 +243,7 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
     assert listed == [
         ["good"],
         ["long: 25 to 50%, +1.00 to +3.00 tokens"],
+        ["long: 25 to 50%"],  # whose groups are mixed
         ["k2 in the loss: 1 to 3%"],
         ["0.2, 0.2: 50 to 75%"],
     ]
