@@ -3,6 +3,7 @@
     python benchmarks/verify.py                                # ten cells, drawn at random
     python benchmarks/verify.py ppo/CartPole-v1 --seeds 3      # of cells with this name
     python benchmarks/verify.py CartPole-v1/ppo/169f4dbf       # one cell
+    python benchmarks/verify.py examples--sums.py--Sums --updates 2    # of a language model
 
 A cell is a run: an algorithm on an environment with one set of hyperparameters. Its seeds are
 trained as its record says, by the code of this checkout, in memory: nothing is written. What is
@@ -11,6 +12,7 @@ the return of every episode of its evaluations; of a prediction all values, of a
 line for each seed:
 
     equal    to the bit
+    close    of a language model: but for rounding
     DIFFERS  the first difference: file, timestep, column, both values
     FAILED   cannot be trained here
 
@@ -21,7 +23,14 @@ native), what was trained on CUDA, or by PyTorch without a C compiler. What othe
 is not drawn. Where it is named it is trained all the same, and its line says so: if it differs,
 check out the commit that trained it. Without a C compiler here there is nothing to compare.
 
-The exit status is 0 if all seeds are equal, otherwise 1.
+A language model takes too long to be trained whole. With `--updates 2` the first two updates are,
+without evaluations, and their metrics are compared with the published ones. The model must have a
+folder here (`make smol` makes that of SmolLM2) with the published contents. PyTorch gives the same
+bits with equal versions, threads and instructions of the CPU. With others they are close, within
+0.01% or a millionth, until rounding makes a drawn token another one: from there on they differ. One
+seed that is close is not so by chance.
+
+The exit status is 0 if all seeds are equal or close, otherwise 1.
 """
 
 from __future__ import annotations
@@ -33,7 +42,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -44,13 +53,15 @@ from tyro.conf import Positional
 
 from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store import first_updates
 from manyseeds.benchmarks.store.again import Again, machine_bound, train_again
 from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import processor
 from manyseeds.benchmarks.store.stored import StoredRun, open_runs
 from manyseeds.benchmarks.store.whole import progress
 from manyseeds.cli import PUBLISHED, NonNegativeInt, PositiveInt, parse, path_of
 from manyseeds.errors import UsageError, did_you_mean, printable
-from manyseeds.record import layers, plural, read_json, read_parquet, run_paths
+from manyseeds.record import layers, plural, provenance, read_json, read_parquet, run_paths
 from manyseeds.runs.control import Run
 from manyseeds.runs.planning import PlanningRun
 from manyseeds.runs.prediction import PredictionRun
@@ -62,7 +73,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOCK = "learn_s"
-POINTS = ("timestep", "episode")  # what the rows of a seed are sorted by, and named after
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # of equal samples: with AVX2, 3e-5 and 6e-8 were measured
+POINTS = (
+    "timestep",
+    "episode",
+    "samples",
+)  # what the rows of a seed are sorted by, and named after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +92,9 @@ class Flags:
     """Seeds per cell, drawn at random."""
     draw: NonNegativeInt = 0
     """Seed of the draw, which is printed (0: a new one)."""
+    updates: NonNegativeInt = 0
+    """Verify so many first updates of language models, and nothing else (0: whole trainings of all
+    others)."""
     results: str = ""
     """Folder with the runs (default: the published ones)."""
 
@@ -99,8 +118,13 @@ def named(results: Path, words: Sequence[str]) -> list[StoredRun]:
     return open_runs(results, lambda path: not words or any(is_named(path, word) for word in words))
 
 
-def why_not(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """Why a part cannot be verified, by its config.json and summary.json; '' if it can."""
+def why_not(config: Mapping[str, Any], summary: Mapping[str, Any], updates: int = 0) -> str:
+    """Why a part cannot be verified, by its config.json and summary.json; '' if it can.
+
+    updates: how many first ones of language models are to be, and nothing else; 0: the others.
+    """
+    if updates:
+        return first_updates.why_not(config)
     if reason := machine_bound(config):
         return reason
     if config["algo"] not in catalog.names("algos"):
@@ -126,10 +150,10 @@ class Cell:
     left_out: tuple[str, ...]  # why others cannot
 
     @classmethod
-    def of(cls, run: StoredRun, stale: bool) -> Cell:
-        """stale: also what other code has trained."""
+    def of(cls, run: StoredRun, stale: bool, updates: int) -> Cell:
+        """stale: also what other code has trained. updates: as for `why_not`."""
         parts: dict[int, int] = {}
-        reasons = list(map(why_not, run.configs, run.summaries))
+        reasons = [why_not(*x, updates) for x in zip(run.configs, run.summaries, strict=True)]
         if not stale:
             reasons = [x or other_code(y) for x, y in zip(reasons, run.configs, strict=True)]
         for k, reason in enumerate(reasons):
@@ -181,7 +205,18 @@ def unequal(stored: pd.Series[Any], ours: pd.Series[Any]) -> np.ndarray:
     return np.array([a != b for a, b in zip(x, y, strict=True)], dtype=bool)
 
 
-def first_difference(stored: pd.DataFrame, ours: pd.DataFrame, seed: int) -> str:
+def distant(stored: pd.Series[Any], ours: pd.Series[Any]) -> np.ndarray:
+    """Where two columns differ by more than rounding, [N] bool."""
+    x, y = stored.to_numpy(np.float64), ours.to_numpy(np.float64)
+    return ~np.isclose(x, y, **TOLERANCE, equal_nan=True)
+
+
+def first_difference(
+    stored: pd.DataFrame,
+    ours: pd.DataFrame,
+    seed: int,
+    differ: Callable[[pd.Series[Any], pd.Series[Any]], np.ndarray] = unequal,
+) -> str:
     """The first of a seed's rows that differs: where, in which column, both values; '' if none."""
     point = next((name for name in POINTS if name in ours), "")
     both = [frame[frame["seed"] == seed].reset_index(drop=True) for frame in (stored, ours)]
@@ -192,7 +227,7 @@ def first_difference(stored: pd.DataFrame, ours: pd.DataFrame, seed: int) -> str
         both = [rows.sort_values(point, kind="stable", ignore_index=True) for rows in both]
     N = min(map(len, both))
     there, here = (rows[:N] for rows in both)
-    differs = np.stack([unequal(there[name], here[name]) for name in names], 1)  # [N, names]
+    differs = np.stack([differ(there[name], here[name]) for name in names], 1)  # [N, names]
     if differs.any():
         row = int(differs.any(1).argmax())
         name = names[int(differs[row].argmax())]
@@ -235,6 +270,37 @@ def verified(cell: Cell, seeds: Sequence[int]) -> Iterator[tuple[str, list[str]]
         yield "DIFFERS" if found else "equal", lines
 
 
+def verified_updates(
+    cell: Cell, seeds: Sequence[int], updates: int
+) -> Iterator[tuple[str, list[str]]]:
+    """The same of the first updates of a language model: `equal`, `close`, `DIFFERS` or `FAILED`.
+
+    One that is not equal has the machines below it: which bits PyTorch gives depends on them.
+    """
+    for seed in seeds:
+        k = cell.parts[seed]
+        part, config = cell.run.parts[k], cell.run.configs[k]
+        line = ", ".join(filter(None, [cell.seed(seed), other_code(config)]))
+        try:
+            ours = first_updates.train(part, config, seed, updates)
+            with reading(part):
+                stored = stored_table(part / "metrics.parquet")[:updates]
+                found = first_difference(stored, ours, seed)
+                apart = first_difference(stored, ours, seed, distant)
+        except UsageError as error:
+            yield "FAILED", [f"{line}: {error}"]
+            continue
+        if not found:
+            yield "equal", [f"{line}, {plural(len(ours), 'update')}"]
+            continue
+        here = provenance(())
+        machines = [
+            f"{where}: {processor(x['machine'])}, torch {x['versions']['torch']}"
+            for where, x in (("published", config), ("here", here))
+        ]
+        yield "DIFFERS" if apart else "close", [f"{line}: {apart or found}", *machines]
+
+
 def build_text(build: Any) -> str:
     """A build of the kernels, as a record of execution has it, for people."""
     return ", ".join(map(str, build.values())) if isinstance(build, dict) else str(build)
@@ -260,10 +326,11 @@ def main(args: Sequence[str] | None = None) -> None:
     """Verify cells; exit status 1 unless all of their seeds are equal."""
     flags = parse(Flags, {}, __doc__, args)
     results = path_of(flags.results, "--results") if flags.results else PUBLISHED
-    if kernels.computing() != "C":
+    if not flags.updates and kernels.computing() != "C":
         raise UsageError("no C compiler: PyTorch's numbers are equal to rounding only")
     began = time.monotonic()
-    cells = [Cell.of(run, stale=bool(flags.cell)) for run in named(results, flags.cell)]
+    runs = named(results, flags.cell)
+    cells = [Cell.of(run, stale=bool(flags.cell), updates=flags.updates) for run in runs]
     say_left_out(cells, each=bool(flags.cell))
     cells = sorted((cell for cell in cells if cell.parts), key=lambda cell: cell.run.path)
     if not cells:
@@ -275,13 +342,15 @@ def main(args: Sequence[str] | None = None) -> None:
     counts = Counter[str]()
     for cell in progress(chosen, len(chosen), "cells"):
         own = sorted(draw.sample(sorted(cell.parts), min(flags.seeds, len(cell.parts))))
-        for word, lines in verified(cell, own):
+        found = verified_updates(cell, own, flags.updates) if flags.updates else verified(cell, own)
+        for word, lines in found:
             counts[word] += 1
             for start, line in zip_longest([word], lines, fillvalue=""):
                 print(f"{start:<8} {printable(line)}", flush=True)
-    words = ", ".join(f"{counts[word]} {word}" for word in ("equal", "DIFFERS", "FAILED"))
+    said = ("equal", *["close"] * bool(flags.updates), "DIFFERS", "FAILED")
+    words = ", ".join(f"{counts[word]} {word}" for word in said)
     print(f"{plural(counts.total(), 'seed')}: {words}, {time.monotonic() - began:.0f} s")
-    if counts.total() > counts["equal"]:
+    if counts["DIFFERS"] or counts["FAILED"]:
         raise SystemExit(1)
 
 

@@ -19,16 +19,17 @@ from manyseeds.benchmarks.chapters import (
     interchange,
     language_claims,
     language_models,
+    missing,
     policy_gradients,
     rainbow,
+    real_models,
     sensitivity,
     speed,
     tabular,
 )
-from manyseeds.benchmarks.chapters.blocks import Block, Items, Page, Text
+from manyseeds.benchmarks.chapters.blocks import Block, Page
 from manyseeds.benchmarks.chapters.differences import opened
 from manyseeds.benchmarks.experiments.suite import SUITES
-from manyseeds.benchmarks.store.comparison import untrained_presets
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.benchmarks.store.whole import Store
 
@@ -78,15 +79,6 @@ def of_suite(suite: str) -> Callable[[Sequence[StoredRun]], bool]:
 
 def several_environments(own: Sequence[StoredRun]) -> bool:
     return len({run.env for run in own if run.kind == "control"}) > 1
-
-
-def missing_page(store: Store) -> list[Block]:
-    if not store.missing:
-        return []
-    found: list[Block] = [Text("Unfinished seeds of the suites:"), Items(store.missing)]
-    if presets := untrained_presets():
-        found += [Text("Presets that no suite trains:"), Items(presets)]
-    return found
 
 
 CHAPTERS: tuple[Chapter, ...] = (
@@ -194,6 +186,13 @@ CHAPTERS: tuple[Chapter, ...] = (
         needs=of_kind("language"),
     ),
     Chapter(
+        "real-models.md",
+        "Models beyond the tiny one",
+        "a model trained elsewhere, before and after: scores, transcripts, cost and limits",
+        lambda store: real_models.page(store.methods),
+        needs=of_kind("language"),
+    ),
+    Chapter(
         "language-claims.md",
         "What the language papers claim",
         "R1-Zero, over-optimised rewards, DeepSeek-R1's stages, clip-higher, length, "
@@ -222,5 +221,10 @@ CHAPTERS: tuple[Chapter, ...] = (
         lambda store: environments.page(store.results),
         files=("tables/check.json",),
     ),
-    Chapter("missing.md", "Missing", "seeds of the suites that are not trained yet", missing_page),
+    Chapter(
+        "missing.md",
+        "Missing",
+        "seeds of the suites that are not trained yet, and what they cost",
+        missing.page,
+    ),
 )

@@ -55,6 +55,7 @@ from manyseeds.benchmarks.store.comparison import (
     is_stale,
     plain_command,
 )
+from manyseeds.benchmarks.store.costs import seed_seconds
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
     Result,
@@ -295,13 +296,13 @@ def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
         assert ours
         assert theirs
         n = seeds_to_decide(ours, theirs, verdict.parity.margin)
-        have, fastest = pair.sb3.first_seeds, pair.sb3.fastest
-        timesteps = max(n - have, 0) * pair.sb3.timesteps if n else 0
+        have = pair.sb3.first_seeds
+        seconds = seed_seconds(pair.sb3.run, pair.sb3.config)
         rows.append(
             (
                 *(f"{pair.env}, {display(pair.algo)}", name, f"{len(pair.ours.seeds)} and {have}"),
                 f"{n:,}" if n else "more than 1,000",
-                f"{timesteps / fastest[0] / 60:,.0f}" if n and fastest else "",
+                f"{max(n - have, 0) * seconds / 60:,.0f}" if n and seconds else "",
             )
         )
     if not rows:
@@ -310,9 +311,9 @@ def undecided(pairs: Sequence[Pair]) -> Iterator[Block]:
     yield Text(
         "The seeds of SB3's with which the undecided verdicts could become equivalent with "
         f"{OURS} of ours, if means, variances and shares of failures stayed as they are, and the "
-        "minutes of a core that their learning takes at the speed of the fastest one. Intervals "
-        "are as wide as the rule's, but taken to be symmetric, which those of skewed scores are "
-        f"not. The rule ends at {LOOKS[-1]}."
+        "minutes of a core that these take at the speed of the fastest one, evaluations included. "
+        "Intervals are as wide as the rule's, but taken to be symmetric, which those of skewed "
+        f"scores are not. The rule ends at {LOOKS[-1]}."
     )
     columns = ("runs", "measure", "seeds", "of SB3's to decide", "core minutes")
     yield folded_if_long("Undecided", Table("verdicts-undecided", columns, rows))

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from manyseeds import plots, stats
+from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Claim,
@@ -42,7 +42,6 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
-from manyseeds.llm_track.tasks import MADE
 from manyseeds.record import plural
 from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Parity
@@ -58,7 +57,6 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
         sections(
             {
                 "Scores before and after training": score_section(found),
-                "Models trained elsewhere": others_section(found),
                 "Many samples per prompt": many_samples_section(found),
                 "Lengths of right and wrong completions": length_section(found),
                 "Dynamic sampling, over steps and over samples": steps_section(found),
@@ -134,52 +132,6 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
 def floors_of(panels: Iterable[str]) -> dict[str, float]:
     """Lengths are drawn from 0 on: the floor of each panel of them, by its title."""
     return dict.fromkeys((title for title in panels if title.startswith("length")), 0.0)
-
-
-OTHERS_COLUMNS = (
-    *("model", "task", "method", "n", "samples", "learning rate", "pass@1 before training"),
-    *("pass@1 after training, mean [95%]", "gain, paired [95%]", "pass@16 before", "after"),
-    *("length before", "after", "minutes a seed"),
-)
-
-
-def others_section(found: Sequence[Method]) -> Iterator[Block]:
-    """Models that were not made here: before and after, the curves, and what a seed wrote."""
-    shown = [
-        m
-        for m in found
-        if m.settings.get("model") not in MADE
-        and m.headline == "pass@1"
-        and not m.algo.startswith("trl-")
-    ]
-    if not shown:
-        return
-    yield Text(
-        "Models that were not made here, trained one seed after another by the commands under "
-        "Provenance. Scores are of held-out prompts at temperature 1; minutes include evaluations."
-    )
-    rows = [
-        (
-            *(model_of(m), *m.named, f"{m.settings['total_samples']:,}"),
-            *(str(m.settings.get("learning_rate", "")), *m.both("pass@1"), m.gain()),
-            *(*m.means("pass@16"), *m.means("length", digits=1), m.minutes()),
-        )
-        for m in shown
-    ]
-    yield Table("language-others", OTHERS_COLUMNS, rows)
-    panels: dict[str, dict[str, plots.Line]] = {}
-    for m in shown:
-        for name in ("pass@1", "length"):
-            lines = panels.setdefault(printable(f"{name}, {model_of(m)} on {m.task}"), {})
-            lines[", ".join(filter(None, (display(m.algo), m.changed)))] = m.line(name)
-    label = "pass@1 and length of models trained elsewhere"
-    yield curves("language-others", label, panels, floors=floors_of(panels), columns=2)
-    yield from written("language-others-transcripts", shown)
-
-
-def model_of(m: Method) -> str:
-    """The name of the model that a run begins with."""
-    return str(m.settings.get("model", ""))
 
 
 def reward_section(found: Sequence[Method]) -> Iterator[Block]:
@@ -369,25 +321,32 @@ def transcript_section(found: Sequence[Method]) -> Iterator[Block]:
     yield from written("language-transcripts", [m for m in found if m.algo == "grpo" and m.plain])
 
 
-def written(name: str, shown: Sequence[Method]) -> Iterator[Block]:
-    """The same prompt before, during and after training, of the first seed of each run."""
+def written(name: str, shown: Sequence[Method], prompts: int = 1) -> Iterator[Block]:
+    """Some prompts before, during and after training, of the first seed of each run."""
     rows: list[tuple[Inline, ...]] = []
     for m in shown:
         with left_out(m.run.path):
             stored = m.transcripts(0)
-            prompt = stored[0]["prompt"]
-            same = [x for x in stored if x["prompt"] == prompt]
-            for x in (same[0], same[len(same) // 2], same[-1]):
-                verdict = "right" if x["right"] else "wrong"
-                texts = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
-                rows.append((m.task, m.label, f"{x['samples']:,}", *texts, verdict))
+            for prompt in [*dict.fromkeys(x["prompt"] for x in stored)][:prompts]:
+                same = [x for x in stored if x["prompt"] == prompt]
+                for x in (same[0], same[len(same) // 2], same[-1]):
+                    verdict = "right" if x["right"] else "wrong"
+                    texts = (Code(y.replace("\n", "⏎")) for y in (prompt, x["completion"]))
+                    rows.append((m.task, m.label, f"{x['samples']:,}", *texts, verdict))
     if rows:
         columns = ("task", "method", "samples", "prompt", "completion of the first seed", "")
         yield folded_if_long("Transcripts", Table(name, columns, rows))
 
 
 def provenance_section(found: Sequence[Method]) -> Iterator[Block]:
-    """Command, code, machine and hyperparameters of every run."""
+    """That of the runs whose model was made here; the others have a page of their own."""
+    yield from provenance([m for m in found if m.made_here])
+    if not all(m.made_here for m in found):
+        yield Text("Of other models: ", Link("models beyond the tiny one", "real-models.md"), ".")
+
+
+def provenance(found: Sequence[Method]) -> Iterator[Block]:
+    """Command, code, machine and hyperparameters of every run; nothing without runs."""
     runs = [
         Fold(
             f"{m.label} on {m.task}, n = {m.n}",
@@ -399,4 +358,5 @@ def provenance_section(found: Sequence[Method]) -> Iterator[Block]:
         )
         for m in found
     ]
-    yield folded_origins("run", [m.stale for m in found], runs)
+    if runs:
+        yield folded_origins("run", [m.stale for m in found], runs)

@@ -182,11 +182,21 @@ def targets() -> dict[tuple[str, str], Target]:
     return {(c.env, c.algo): c.target for c in all_cells() if c.target is not None}
 
 
-def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
-    """Cells of the suites that are not finished: `ppo on CartPole-v1, 30 seeds: 10-29`.
+@dataclass(frozen=True)
+class Missing:
+    """The seeds of a cell that are not finished; of a plan, which has none, that it is not."""
 
-    Of cells that differ only in the number of seeds, the largest.
-    """
+    cell: Cell
+    seeds: list[int]
+
+    def __str__(self) -> str:
+        """`ppo on CartPole-v1, 30 seeds: 10-29`"""
+        return str(self.cell) + (f": {ranges(self.seeds)}" if self.seeds else "")
+
+
+def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[Missing]:
+    """Cells of the suites that are not finished. Of those that differ only in the number of seeds,
+    the largest."""
     largest: dict[tuple[tuple[str, ...], int], Cell] = {}
     for cell in all_cells():
         name = (cell.folder(str(results)).path.parts[-3:], cell.first_seed)
@@ -195,10 +205,8 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     found = []
     for (run, _), cell in largest.items():
         seeds = set(cell.all_seeds) - finished.get(run, set())
-        if seeds:
-            found.append(f"{cell}: {ranges(seeds)}")
-        elif run not in finished:
-            found.append(str(cell))
+        if seeds or run not in finished:
+            found.append(Missing(cell, sorted(seeds)))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from manyseeds.benchmarks.store.results import (
 )
 from manyseeds.benchmarks.store.stored import StoredRun, left_out, read, read_table
 from manyseeds.errors import printable
+from manyseeds.llm_track.tasks import MADE
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import NUMBER, TEXT, check, reading
@@ -59,7 +60,8 @@ class Method:
         self.headline: str = self.summaries[0]["headline"]
         with reading(run.path):
             check(self.settings, {"total_samples": int}, "config")
-            check(self.summaries, [{"total_seconds?": NUMBER}], "summary")
+            times = {"learn_seconds?": NUMBER, "total_seconds?": NUMBER}
+            check(self.summaries, [times], "summary")
             self.frames = self._frames()
             for name in {self.headline, *self._shown()}:
                 self.line(name)
@@ -72,6 +74,16 @@ class Method:
         if self.headline == "pass@1":
             return "pass@1", "length", "entropy"
         return ("accuracy", "loss") if self.algo == "reward_model" else ()
+
+    @property
+    def model(self) -> str:
+        """The model that a run begins with: a name, or a folder."""
+        return str(self.settings.get("model", ""))
+
+    @property
+    def made_here(self) -> bool:
+        """Whether this model is one of those that the track makes itself."""
+        return self.model in MADE
 
     @property
     def plain(self) -> bool:
@@ -119,9 +131,10 @@ class Method:
         """Whether a seed has no headline of its own."""
         return bool(unscored_text(self.worths))
 
-    def minutes(self) -> str:
-        """Of a seed, with its evaluations; the median, empty where it is not known."""
-        known = [x["total_seconds"] / 60 for x in self.summaries if "total_seconds" in x]
+    def minutes(self, what: Literal["learn", "total"]) -> str:
+        """Of a seed, total: with its evaluations; the median, empty where it is not known."""
+        name = f"{what}_seconds"
+        known = [x[name] / 60 for x in self.summaries if name in x]
         return f"{median(known):.0f}" if known else ""
 
     def values(self, name: str, when: str = "final") -> Floats:

@@ -29,6 +29,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
     decide,
     margin_at,
 )
+from manyseeds.benchmarks.store.costs import fastest_part
 from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
@@ -229,19 +230,13 @@ class Result:
 
     @cached_property
     def fastest(self) -> tuple[float, str] | None:
-        """Timesteps per core-second of all seeds of a part together, evaluation left out, and the
-        processor; None without a part that says them.
-
-        A summary has the wall time alone. That of one thread is at least its core's time, and what
-        ran beside it can only add to it, so the fastest part is nearest to what a core does.
-        """
-        speeds = [
-            (summary.get("timesteps_per_second", 0.0), processor(config["machine"]))
-            for summary, config in zip(self.run.summaries, self.configs, strict=True)
-            if (config["execution"]["device"], config["execution"]["threads"]) == ("cpu", 1)
-        ]
-        speed, machine = max(speeds, default=(0.0, ""))
-        return (speed, machine) if speed > 0 else None
+        """Timesteps per core-second of all seeds of the fastest part together, evaluation left out,
+        and the processor; None without a part that says them."""
+        k = fastest_part(self.run)
+        if k is None:
+            return None
+        speed = self.run.summaries[k]["timesteps_per_second"]
+        return speed, processor(self.run.configs[k]["machine"])
 
     @property
     def core_seconds(self) -> Floats:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from rich.progress import track
 
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.store.comparison import Pair, missing_cells, pairs
+from manyseeds.benchmarks.store.comparison import Missing, Pair, missing_cells, pairs
 from manyseeds.benchmarks.store.methods import Method, methods
 from manyseeds.benchmarks.store.results import Result, load_result
 from manyseeds.benchmarks.store.stored import StoredRun, left_out, open_runs
@@ -31,7 +31,7 @@ class Store:
     loaded: list[Result]  # the control runs
     found: list[Pair]
     methods: list[Method]
-    missing: list[str]
+    missing: list[Missing]
 
     def of_kind(self, kind: str) -> list[StoredRun]:
         return [run for run in self.runs if run.kind == kind]

@@ -491,7 +491,7 @@ def test_broken_tabular_runs(tmp_path: Path, capsys: Output, monkeypatch: Patch)
     assert 0.3 * len(left) < len(lines)
 
 
-def language_run(results: Path, algo: str = "grpo") -> Path:
+def language_run(results: Path, algo: str = "grpo", model: str = "tiny") -> Path:
     """A run of a language model, made by hand."""
     origin = read_json(
         plant(results / "origin", "ppo", {0: 480.0}).path / "seeds-000-000/config.json"
@@ -502,8 +502,9 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
     part.mkdir(parents=True)
     settings = catalog.plain_settings("llm_track", algo.removeprefix("trl-"), "addition")
     config = {**origin, "kind": "language", "algo": algo, "task": "addition", "seeds": [0]}
-    write_json(part / "config.json", {**config, "config": settings})
+    write_json(part / "config.json", {**config, "config": {**settings, "model": model}})
     measures = {"pass@1": 0.5, "length": 9.0, "entropy": 0.2, "format": 1.0, "greedy": 0.4}
+    measures |= {"truncated": 0.25}
     summary = {"seeds": [0], "headline": "pass@1", "initial": measures, "final": measures}
     summary |= {"samples": 64, "diverged": None}
     write_json(part / "summary.json", summary)
@@ -516,8 +517,10 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
 
 
 @pytest.mark.slow
-def test_broken_language_runs(tmp_path: Path, capsys: Output) -> None:
-    run = language_run(tmp_path)
+@pytest.mark.parametrize("model", ["tiny", "mine"])
+def test_broken_language_runs(model: str, tmp_path: Path, capsys: Output) -> None:
+    """Of a model that was made here, and of another one, which has a page of its own."""
+    run = language_run(tmp_path, model=model)
     found = mutilated(run, "config.json", "summary.json", "transcripts.json")
     found += broken_tables(run, "curve.parquet", "pass@1")
     page, left_out = reported(tmp_path, capsys)

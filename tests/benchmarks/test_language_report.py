@@ -18,7 +18,7 @@ import torch
 
 from manyseeds import stats
 from manyseeds.benchmarks import report
-from manyseeds.benchmarks.chapters import language_models
+from manyseeds.benchmarks.chapters import language_models, real_models
 from manyseeds.benchmarks.chapters.blocks import Items
 from manyseeds.benchmarks.measurements import llm_critic_cost
 from manyseeds.benchmarks.store import results as chapter_results
@@ -28,11 +28,12 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, from_preset
 from manyseeds.llm_track import evaluation, grpo, reward_model, rlhf_ppo, tasks
-from manyseeds.record import RunFolder, provenance, read_json
+from manyseeds.record import RunFolder, provenance, read_json, seal
 from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.stale import digest_today
+from manyseeds.writing import write_json
 from tests.benchmarks.test_hostile_store import language_run
 from tests.benchmarks.test_language_claims import rows
 from tests.benchmarks.test_report import check_links, generated
@@ -140,18 +141,20 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert "undecided +0.000 [" in against[7]
     assert cells(page, "GRPO", "kl_coef 0.0", "20", "10", "2.00 [1.50, 2.50]", "3")
     assert cells(page, "GRPO (stale)", "kl_coef 0.1", "20", "10")
-    # Its model was not made here.
-    elsewhere = [row[3:] for row in cells(page) if row[1:3] == ["addition", "GRPO"]]
-    assert len(elsewhere) == 2
-    assert [str(SEEDS), "32", "0.0003", *reached[3:6]] in [row[:6] for row in elsewhere]
     assert cells(page, "addition", "GRPO", "0")
     assert cells(page, "addition", "GRPO", "32")
-    assert "plots/language-others.svg" in page
+    # Its model was not made here, so its commands stand on the page of such models.
+    assert "Of other models: [models beyond the tiny one](real-models.md)." in page
+    assert "Hyperparameters: " not in page
+    others = (results / "real-models.md").read_text()
+    elsewhere = [row[3:] for row in cells(others) if row[1:3] == ["addition", "GRPO"]]
+    assert [str(SEEDS), "32", "0.0003", *reached[3:6]] in [row[:6] for row in elsewhere]
+    assert "plots/real-models.svg" in others
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "Reward model", str(SEEDS))
     assert judged[3].startswith(f"{accuracy:.3f} [")
-    assert page.count("Hyperparameters: ") == 4
-    assert page.count("commit ") >= 4
+    assert others.count("Hyperparameters: ") == 4  # of TRL's run, too
+    assert others.count("commit ") >= 4
 
     frame = pd.read_csv(results / "tables" / "language.csv")
     assert len(frame) == 4 * SEEDS * 2  # runs, seeds, moments
@@ -170,12 +173,79 @@ def test_store_of_one_method_alone(
     else:
         language_run(tmp_path, algo)
     report.report(tmp_path, note="a test")
-    page = (tmp_path / "language-models.md").read_text()
     assert "left out" not in capsys.readouterr().out
-    assert "## Provenance\n" in page
-    assert f"/{algo}/" in page
-    assert not re.search(r"\bnan\b", page)
+    pages = "".join(path.read_text() for path in tmp_path.glob("*-models.md"))
+    assert "## Provenance\n" in pages
+    assert f"/{algo}/" in pages
+    assert not re.search(r"\bnan\b", pages)
     assert check_links(tmp_path) == generated(tmp_path)
+
+
+def test_what_is_said_of_a_model_that_was_not_made_here(tmp_path: Path) -> None:
+    """Of two seeds by hand: before training all cut-off completions may be the right ones."""
+    path = language_run(tmp_path, model="mine")
+    first = path / "seeds-000-000"
+    config, summary = (read_json(first / f"{name}.json") for name in ("config", "summary"))
+    config["config"] |= {"prompts": 4, "group_size": 8, "max_new_tokens": 32, "eval_budget": 0.1}
+    before = {**summary["initial"], "pass@1": 0.02, "truncated": 0.6}
+    for seed, right, cut in ((0, 0.3, 0.1), (1, 0.05, 0.2)):
+        part = path / f"seeds-00{seed}-00{seed}"
+        if seed:
+            shutil.copytree(first, part)
+        (part / "DONE.json").unlink()
+        after = {**before, "pass@1": right, "truncated": cut}
+        times = {"total_seconds": 600 + 120 * seed, "learn_seconds": 300}
+        write_json(part / "config.json", {**config, "seeds": [seed]})
+        ends = {"initial": before, "final": after}
+        write_json(part / "summary.json", {**summary, **times, **ends, "seeds": [seed]})
+        seal(part)
+    report.report(tmp_path, note="a test")
+    page = (tmp_path / "real-models.md").read_text()
+    assert "pass@1 of mine on addition is 0.020 before GRPO and 0.175 [" in page
+    assert "4 prompts with 8 completions each per update, completions of at most 32 to" in page
+    assert "  - 2 seeds." in page
+    assert "on the same 26 held-out prompts with 16 samples each" in page
+    assert (
+        "Before training 60.0% of the completions are cut off at 32 tokens, afterwards 10.0% to "
+        "20.0%, so part of the gain may be that answers end in time. Of the completions that end, "
+        "at most 5.0% are right before training, and more than that afterwards in 1 of 2 seeds, "
+        "whatever was cut off."
+    ) in page
+    rows = [row[3:] for row in cells(page, "mine")]
+    assert ["0", "9.0", "9.0", "0.600", "0.100", "0.020", "0.300", *ENDED[0]] in rows
+    assert ["1", "9.0", "9.0", "0.600", "0.200", "0.020", "0.050", *ENDED[1]] in rows
+    assert [row for row in rows if row[:3] == ["2", "11", "5"]]
+    assert cells(page, "addition", "GRPO (stale)", "64")
+
+
+# Right among those that end, at least and at most: (0.3 - 0.1) / 0.9 and 0.3 / 0.9.
+ENDED = ("0.000 to 0.050", "0.222 to 0.333"), ("0.000 to 0.050", "0.000 to 0.062")
+
+
+def test_how_many_of_the_completions_that_end_are_right() -> None:
+    """At least and at most; unknown where none ends."""
+    right, cut = np.array([0.5, 0.9, 0.1]), np.array([1.0, 0.5, 0.0])
+    least, most = real_models.among_ended(right, cut)
+    np.testing.assert_allclose(least, [np.nan, 0.8, 0.1])
+    np.testing.assert_allclose(most, [np.nan, 1.0, 0.1])
+    assert list(map(real_models.between, least, most)) == ["", "0.800 to 1.000", "0.100 to 0.100"]
+
+
+def test_a_model_all_of_whose_completions_are_cut_off(tmp_path: Path) -> None:
+    """It is said that they are, and not what is right of none."""
+    part = language_run(tmp_path, model="mine") / "seeds-000-000"
+    summary = read_json(part / "summary.json")
+    summary["initial"]["truncated"] = 1.0
+    write_json(part / "summary.json", summary)
+    (part / "DONE.json").unlink()
+    seal(part)
+    (m,) = methods(open_runs(tmp_path))
+    cut_off = real_models.CutOff(m)
+    assert cut_off.text() == (
+        "Before training 100.0% of the completions are cut off, afterwards 25.0%, so part of the "
+        "gain may be that answers end in time."
+    )
+    assert cut_off.rows()[0][-2:] == ("", "0.333 to 0.667")
 
 
 def test_what_the_verdicts_on_trl_say_together() -> None:

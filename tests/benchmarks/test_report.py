@@ -81,7 +81,7 @@ def plant(
     """A finished run of `algo` (sb3-ppo: SB3's); a curve is RANDOM, middle, final at 0, T/2, T.
 
     Sampled scores are 10 below the greedy ones, and episodes spread by 7. speed: timesteps per
-    second of a seed. rejax-ppo is another library's, too.
+    second of a seed; evaluations take half as long as learning. rejax-ppo is another library's.
     """
     library, _, name = algo.rpartition("-")
     trained_by = f"manyseeds.algos.{algo}"
@@ -117,6 +117,7 @@ def plant(
         summary = {"seeds": list(seeds), "final": final, "timesteps_per_seed": T}
         if speed:
             summary["timesteps_per_second"] = speed * len(seeds)
+            summary |= {"learn_seconds": T / speed, "total_seconds": 1.5 * T / speed}
         summary["diverged"] = {str(s): t for s, t in (diverged or {}).items() if s in seeds}
         write_json(part / "summary.json", summary)
         if sealed:
@@ -650,14 +651,15 @@ def test_note_stands_at_the_top_and_replaces_the_missing_cells(
 ) -> None:
     plant(tmp_path, "ppo", FINALS)
     assert "(missing.md)" in front(tmp_path)
-    assert "\n- ppo on CartPole-v1, 30 seeds: 4-29\n" in (tmp_path / "missing.md").read_text()
+    assert "\n| ppo on CartPole-v1, 30 seeds | 4-29 | " in (tmp_path / "missing.md").read_text()
     page = front(tmp_path, note="A cut, never to be quoted.")
     assert page.startswith(f"{report.MARK}\n\n# Results\n\n**A cut, never to be quoted.**\n")
     assert "missing.md" not in page
     assert not (tmp_path / "missing.md").exists()
     suites = {str(seeds): (Cell("ppo", ENV, seeds),) for seeds in (10, 30, 20)}
     monkeypatch.setattr(comparison, "SUITES", suites)
-    assert comparison.missing_cells(tmp_path, []) == [f"ppo on {ENV}, 30 seeds: 0-29"]
+    (missing,) = comparison.missing_cells(tmp_path, [])
+    assert str(missing) == f"ppo on {ENV}, 30 seeds: 0-29"
 
 
 def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
@@ -1024,7 +1026,8 @@ def test_own_reports_have_the_chapters_of_their_runs(tmp_path: Path) -> None:
         assert {x.file for x in CHAPTERS if x.is_of(own, tmp_path)} == asked
     language: Any = [SimpleNamespace(kind="language", env="addition", path=tmp_path / "grpo/x")]
     files = {x.file for x in CHAPTERS if x.is_of(language, tmp_path)}
-    assert files == {"verdicts.md", "language-models.md", "language-claims.md"}
+    pages = {"language-models.md", "real-models.md", "language-claims.md"}
+    assert files == {"verdicts.md", *pages}
 
 
 # ---- Revised verdicts -----------------------------------------------------------------

@@ -15,18 +15,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from manyseeds import kernels
 from manyseeds.algos import ppo, td_prediction, value_iteration
 from manyseeds.benchmarks import verify
+from manyseeds.benchmarks.store import first_updates
 from manyseeds.benchmarks.verify import main, why_not
-from manyseeds.record import PLAN, RunFolder, pack, read_json, seal
+from manyseeds.digest import ROOT
+from manyseeds.llm_track import evaluation, rloo
+from manyseeds.record import PLAN, RunFolder, pack, provenance, read_json, seal
+from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.planning import PlanningRun
 from manyseeds.runs.prediction import PredictionRun
 from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_watch import store
+from tests.random_models import make_model
 
 
 @pytest.fixture(scope="module")
@@ -291,3 +297,133 @@ def test_the_published_runs_are_looked_at(monkeypatch: Patch, refusal: Refusal) 
     monkeypatch.setattr(verify, "named", lambda results, words: asked.append(results) or [])
     refusal(main)
     assert os.path.samefile(asked[0], verify.PUBLISHED)
+
+
+# ---- The first updates of language models ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def language_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with four updates of RLOO on a small model of random weights, of two seeds."""
+    results = tmp_path_factory.mktemp("language")
+    small: dict[str, Any] = {"prompts": 2, "group_size": 2, "total_samples": 16}
+    config = rloo.Config(
+        model=make_model("qwen2", results / "model"),
+        max_new_tokens=8,
+        seeds=2,
+        evaluations=1,
+        results=str(results),
+        quiet=True,
+        **small,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "curve_size", lambda config: (2, 2))
+        patch.setattr(evaluation, "final_size", lambda *of: (2, 2))
+        language_seeds.main(config, rloo.train, rloo.PRESETS)
+    return results
+
+
+def change_metric(results: Path, row: int, value: float | None = None) -> None:
+    """Change the entropy of an update of both seeds: to a value, or by a bit."""
+    for part in results.glob("runs/*/rloo/*/*"):
+        change_table("metrics.parquet", "entropy", row, value)(part)
+        (part / "DONE.json").unlink()
+        seal(part, ["curve.png", "model"], "model")
+
+
+def test_the_first_updates_are_trained_again(
+    language_store: Path, tmp_path: Path, capsys: Output, monkeypatch: Patch
+) -> None:
+    """Without an evaluation, and nothing is written. One that rounds otherwise is close; what
+    differs is named, with both machines."""
+    results = shutil.copytree(language_store, tmp_path / "results")
+    monkeypatch.setattr(evaluation.TaskEvaluator, "__call__", None)
+    updates = "--updates", "2", "--seeds", "2"
+    before = everything(results)
+    first, second, end = said(capsys, results, *updates)
+    assert re.fullmatch("equal    RLOO on addition, [0-9a-f]{8}, seed 0, 2 updates", first)
+    assert second == first.replace("seed 0", "seed 1")
+    assert end == "2 seeds: 2 equal, 0 close, 0 DIFFERS, 0 FAILED"
+    assert everything(results) == before
+    change_metric(results, row=2, value=9.0)  # of the third
+    assert said(capsys, results, *updates)[2] == end
+    change_metric(results, row=1)
+    close = said(capsys, results, *updates)
+    assert close[0].startswith(f"{first.replace('equal', 'close')[:-11]}: samples 8, entropy: ")
+    assert close[1].startswith("         published: ")
+    assert close[2].startswith("         here: ")
+    assert close[1].partition(": ")[2] == close[2].partition(": ")[2]
+    assert close[-1] == "2 seeds: 0 equal, 2 close, 0 DIFFERS, 0 FAILED"
+    change_metric(results, row=1, value=9.0)
+    differs = said(capsys, results, *updates, status=1)
+    assert differs[0].startswith("DIFFERS  RLOO on addition, ")
+    assert ": samples 8, entropy: 9.0 published, " in differs[0]
+    assert differs[-1] == "2 seeds: 0 equal, 0 close, 2 DIFFERS, 0 FAILED"
+
+
+def test_updates_of_another_model_have_failed(language_store: Path, capsys: Output) -> None:
+    model = language_store / "model"
+    kept = shutil.copytree(model, language_store / "kept")
+    shutil.rmtree(model)
+    make_model("gpt2", model)
+    line, _ = said(capsys, language_store, "rloo", "--updates", "1", status=1)
+    shutil.rmtree(model)
+    kept.rename(model)
+    assert re.fullmatch(
+        "FAILED   RLOO on addition, .*, seed [01]: model_content is [0-9a-f]{12} here, "
+        "not the published one",
+        line,
+    )
+
+
+def test_language_models_are_left_out_unless_updates_are_asked_for(
+    results: Path, language_store: Path, capsys: Output
+) -> None:
+    """Then there are no others."""
+    for words, folder, line in (
+        ((), language_store, "left out 1 cell of a language model\n"),
+        (("--updates", "1"), results, "left out 3 cells of no language model\n"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*words, "--results", str(folder)])
+        assert line in capsys.readouterr().out
+
+
+NO_UPDATES: dict[str, dict[str, Any]] = {
+    "of no language model": {"kind": "control"},
+    "trained by trl": {"source": "trl"},
+    "trained on cuda": {"execution.device": "cuda"},
+    "of a language model without a folder here (tiny)": {"config.model": "tiny"},
+    "of a language model without a folder here (hub/model)": {"config.model": "hub/model"},
+    "of a language model without a folder here (hub/judge)": {"config.reward_model": "hub/judge"},
+    "with code that is not of the examples": {"config.task": "mine.py:Task"},
+    "with code that is not of the examples ": {"config.reward": ["mine.py:reward"]},
+    "on a data set (gsm8k)": {"config.task": "gsm8k"},
+    "": {"config.task": f"{ROOT}/examples/sums.py:Sums"},
+}
+
+
+@pytest.mark.parametrize("reason", NO_UPDATES)
+def test_why_updates_are_left_out(reason: str, language_store: Path) -> None:
+    """Nothing stored makes this command ask a hub, or run code of elsewhere."""
+    part = next(language_store.glob("runs/*/rloo/*/seeds-000-000"))
+    config = read_json(part / "config.json")
+    assert first_updates.why_not(config) == ""
+    for place, value in NO_UPDATES[reason].items():
+        *above, name = place.split(".")
+        (config[above[0]] if above else config)[name] = value
+    assert first_updates.why_not(config) == reason.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / "build/smollm2/config.json").exists(), reason="needs `make smol`")
+def test_the_first_update_of_a_real_model(monkeypatch: Patch, capsys: Output) -> None:
+    """It is equal on the processor that trained it; on others a token may be another one."""
+    (run,) = verify.named(verify.PUBLISHED, ["rloo/examples--sums.py--Sums"])
+    both = provenance(()), run.configs[0]
+    here, trained = ((x["machine"], x["versions"]["torch"]) for x in both)
+    if here != trained or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("needs the processor and the PyTorch of the published run")
+    monkeypatch.chdir(ROOT)
+    main(["rloo/examples--sums.py--Sums", "--updates", "1"])
+    assert re.search("^equal    RLOO .*, 1 update$", capsys.readouterr().out, re.MULTILINE)

@@ -13,13 +13,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from manyseeds import packed
 from manyseeds.benchmarks.__main__ import commands as listed
 from manyseeds.benchmarks.baselines.sb3_baseline import BASELINES
+from manyseeds.benchmarks.verify import named
+from manyseeds.cli import PUBLISHED
 from manyseeds.digest import ROOT
-from manyseeds.evaluate import share
-from manyseeds.llm_track.evaluation import FINAL_PROMPTS, FINAL_SAMPLES
-from manyseeds.record import read_part
 
 DOCS = ROOT / "docs"
 
@@ -124,38 +122,16 @@ def test_the_cited_number_is_published() -> None:
     assert f", {commit}\n" in page
 
 
-def test_the_scores_of_a_real_model_are_published() -> None:
-    """And its command is that which trained it."""
-    page = (DOCS / "your-own-model.md").read_text()
-    table = pd.read_csv(ROOT / "results/tables/language-others.csv", dtype=str)
-    (row,) = table[table["model"] == "build/smollm2"].to_dict("records")
-    before, after = (row[f"pass@1 {x}"] for x in ("before training", "after training, mean [95%]"))
-    assert row["n"] == "3"
-    said = " ".join(page.split())
-    assert f"each of {row['minutes a seed']} minutes of a core" in said
-    assert (
-        f"from {before} to {after}, and pass@16 from {row['pass@16 before']} to {row['after']}"
-        in said
-    )
-    folder = ROOT / "results/runs/examples--sums.py--Sums/rloo"
-    (run,) = packed.runs_of(folder)
-    parts = [read_part(folder / run / x) for x in packed.parts_of(folder / run)]
-    prompts = share(FINAL_PROMPTS, parts[0][0]["config"]["eval_budget"])
-    assert f"leaves {prompts} prompts of {FINAL_SAMPLES} samples each" in said
-    (first,) = {(x["initial"]["truncated"], x["initial"]["pass@1"]) for _, x in parts}
-    cut, ended = first[0], first[1] / (1 - first[0])
-    last = sorted(x["final"]["truncated"] for _, x in parts)
-    assert f"{cut:.1%} of the completions are cut off at 32 tokens" in said
-    assert f"afterwards {last[0]:.1%} to {last[-1]:.1%}" in said
-    assert f"at most {ended:.1%} were right before" in said
-    (typed,) = (x for x in commands("your-own-model.md") if "--kl-coef 0" in x)
-    lines = (ROOT / "results/language-models.md").read_text().splitlines()
-    (trained,) = (
-        x for x in lines if "rloo.py --model build/smollm2" in x and "--first-seed 0 " in x
-    )
-    flags = " ".join(typed.split("llm_track/rloo.py")[1].replace("\\\n", "").split())
-    for flag in flags.removesuffix(" --seeds 3").split(" --")[1:]:
-        assert f" --{flag} " in trained.replace("`", " ")
+def test_the_command_of_a_real_model_has_trained_the_published_run() -> None:
+    """Its seeds, one after another; the next command names this run."""
+    block, verified, *_ = commands("your-own-model.md")
+    typed = " ".join(block.partition("llm_track/rloo.py")[2].replace("\\\n", "").split())
+    flags, seeds = typed.split(" --seeds ")
+    (run,) = named(PUBLISHED, [verified.split()[2]])
+    assert [len(config["seeds"]) for config in run.configs] == [1] * int(seeds)
+    for config in run.configs:
+        assert all(f" --{x.strip()} " in f"{config['command']} " for x in flags.split("--")[1:])
+    assert f"`{run.configs[0]['command']}`" in (PUBLISHED / "real-models.md").read_text()
 
 
 QRDQN: dict[str, Any] = {"distribution": "quantile", "n_steps": 1, "double": False}

@@ -1,0 +1,182 @@
+"""What missing seeds cost, from finished ones whose times are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyseeds.benchmarks.chapters import evidence, missing
+from manyseeds.benchmarks.chapters.blocks import Text, text_of
+from manyseeds.benchmarks.experiments.suite import OWN, Cell, language
+from manyseeds.benchmarks.store import comparison
+from manyseeds.benchmarks.store.comparison import Missing, missing_cells, pairs
+from manyseeds.benchmarks.store.costs import cost_of, evaluated
+from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.stored import StoredRun, open_runs
+from manyseeds.benchmarks.store.whole import Store
+from manyseeds.cli import identity
+from tests.benchmarks.conftest import Patch, tables_of
+from tests.benchmarks.test_report import around, plant
+
+PPO = Cell("ppo", "CartPole-v1", 30)  # 100,000 timesteps
+GRPO = language("grpo", "addition", 30)  # 51,200 samples
+
+Part = tuple[Sequence[int], float, float]  # seeds, seconds of learning, and in all
+
+
+def finished(cell: Cell, *parts: Part, threads: int = 1, **wrong: Any) -> StoredRun:
+    """A run of a cell. wrong: what its summaries have in the place of a time."""
+    config = identity(cell.config())
+    unit = "timesteps" if cell.package == "algos" else "samples"
+    head: Mapping[str, Any] = {
+        "kind": "control" if cell.package == "algos" else "language",
+        "env" if cell.package == "algos" else "task": cell.env,
+        "config": config,
+        "execution": {"device": "cpu", "threads": threads},
+    }
+    summaries = [
+        {
+            f"{unit}_per_second": config[f"total_{unit}"] * len(seeds) / learning,
+            "learn_seconds": learning,
+            "total_seconds": total,
+        }
+        for seeds, learning, total in parts
+    ]
+    return StoredRun(
+        path=cell.folder("results").path,
+        parts=[],
+        configs=[{**head, "seeds": [*seeds]} for seeds, *_ in parts],
+        summaries=[{**summary, **wrong} for summary in summaries],
+    )
+
+
+def seconds_of(cell: Cell, *runs: StoredRun) -> float:
+    found = cost_of(cell, runs)
+    assert found
+    return found.seconds
+
+
+def text_and_row(runs: Sequence[StoredRun], *cells: Missing) -> tuple[str, list[list[str]]]:
+    """The paragraphs and the rows of the page."""
+    blocks = [*missing.page(Store(Path("results"), [*runs], [], [], [], [*cells]))]
+    texts = [text_of(tuple(block)) for block in blocks if isinstance(block, Text)]
+    return "\n".join(texts), tables_of(blocks)["missing"]
+
+
+def test_two_finished_seeds_give_the_cost_of_the_others(monkeypatch: Patch) -> None:
+    """At the speed of the faster one: 28 seeds of 90 s are 42 minutes, or 0.7 hours."""
+    monkeypatch.setattr(comparison, "SUITES", {"a suite": (PPO,)})
+    runs = [finished(PPO, ([0], 120.0, 150.0), ([1], 60.0, 90.0))]
+    cells = missing_cells(Path("results"), runs)
+    text, rows = text_and_row(runs, *cells)
+    budget = "100,000 timesteps"
+    assert rows == [["ppo on CartPole-v1, 30 seeds", "2-29", budget, "42", "its finished seeds"]]
+    assert "In all 0.7 core-hours, 0.0 of them of language models." in text
+    assert "model of its own" not in text
+
+
+def test_the_seeds_of_a_part_share_its_time() -> None:
+    """The part with the most timesteps per second counts, not the one that took the least."""
+    assert seconds_of(PPO, finished(PPO, (range(4), 60.0, 90.0), ([4], 20.0, 30.0))) == 22.5
+
+
+def test_learning_is_proportional_to_the_budget_and_evaluation_is_not() -> None:
+    longer = Cell("ppo", "CartPole-v1", 30, settings={"total_timesteps": 300_000})
+    assert seconds_of(longer, finished(PPO, ([0], 60.0, 90.0))) == 3 * 60 + 30
+    shorter = language("grpo", "addition", 30, {"total_samples": 25_600})
+    assert seconds_of(shorter, finished(GRPO, ([0], 60.0, 90.0))) == 60 / 2 + 30
+
+
+def test_evaluations_cost_what_they_sample() -> None:
+    """Eleven of 128 prompts with 4 samples and the likeliest completion, and two of 256 prompts
+    with 16; or eleven of 64 with 256."""
+    many = language("grpo", "addition", 30, {"eval_samples": 256, "eval_prompts": 64})
+    plain, others = 11 * 128 * 5 + 2 * 256 * 17, 11 * 64 * 257 + 2 * 256 * 17
+    assert [evaluated(identity(cell.config())) for cell in (PPO, GRPO, many)] == [1, plain, others]
+    seconds = seconds_of(many, finished(GRPO, ([0], 60.0, 90.0)))
+    assert seconds == pytest.approx(60 + 30 * others / plain)
+
+
+def test_the_nearest_run_gives_the_estimate() -> None:
+    """Its own, then fewest other settings, then any environment; of equally near ones the fastest.
+    Other algorithms, sources and budgets of another kind give none."""
+    gamma, both = {"gamma": 0.9}, {"gamma": 0.9, "gae_lambda": 0.5}
+    near, far = (Cell("ppo", "CartPole-v1", 30, settings=x) for x in (gamma, both))
+    same = {k: tuple(x) if isinstance(x, list) else x for k, x in identity(PPO.config()).items()}
+    del same["env"]
+    elsewhere = Cell("ppo", "Acrobot-v1", 30, settings=same)
+    runs = [
+        finished(Cell("a2c", "CartPole-v1", 30), ([0], 1.0, 1.0)),
+        finished(Cell("ppo", "CartPole-v1", 30, "sb3"), ([0], 1.0, 1.0)),
+        finished(elsewhere, ([0], 2.0, 2.0)),
+        finished(far, ([0], 3.0, 3.0)),
+        finished(Cell("ppo", "CartPole-v1", 30, settings={"gamma": 0.8}), ([0], 5.0, 5.0)),
+        finished(near, ([0], 4.0, 4.0)),
+        finished(PPO, ([0], 6.0, 6.0)),
+    ]
+    expected = [None, None, 2.0, 3.0, 5.0, 4.0, 6.0]
+    for n, seconds in enumerate(expected, start=1):
+        found = cost_of(PPO, runs[:n])
+        assert (found and found.seconds) == seconds
+    rows = [text_and_row(runs[:n], Missing(PPO, [0]))[1][0] for n in (2, 3, 5, 7)]
+    assert [row[3:] for row in rows] == [
+        ["unknown", ""],
+        ["0", "Acrobot-v1, other settings"],
+        ["0", "other settings"],
+        ["0", "its finished seeds"],
+    ]
+    assert cost_of(GRPO, [finished(Cell("grpo", "CartPole-v1", 30), ([0], 1.0, 1.0))]) is None
+
+
+@pytest.mark.parametrize("wrong", [None, "x", math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("name", ["learn_seconds", "total_seconds"])
+def test_times_that_are_none_give_no_estimate(name: str, wrong: Any) -> None:
+    assert cost_of(GRPO, [finished(GRPO, ([0], 60.0, 90.0), **{name: wrong})]) is None
+
+
+@pytest.mark.parametrize("wrong", [None, "x", math.nan, 0.0])
+def test_a_speed_that_is_none_gives_no_estimate(wrong: Any) -> None:
+    assert cost_of(GRPO, [finished(GRPO, ([0], 60.0, 90.0), samples_per_second=wrong)]) is None
+
+
+def test_only_a_single_thread_has_core_seconds() -> None:
+    assert cost_of(PPO, [finished(PPO, ([0], 60.0, 90.0), threads=2)]) is None
+
+
+def test_the_sum_says_what_is_of_language_models_and_what_is_unknown() -> None:
+    runs = [finished(PPO, ([0], 60.0, 90.0)), finished(GRPO, ([0], 300.0, 360.0))]
+    unknown = Missing(Cell("a2c", "CartPole-v1", 30), [0, 1])
+    cells = [Missing(PPO, [*range(80)]), Missing(GRPO, [*range(10)]), unknown]
+    text, rows = text_and_row(runs, *cells)
+    assert [row[3] for row in rows] == ["120", "60", "unknown"]
+    assert "In all 3.0 core-hours, 1.0 of them of language models, without 1 cell whose" in text
+
+
+def test_initial_models_are_counted_once_for_all_cells_of_a_task() -> None:
+    """SFT of 30 models takes 6 s each; base models need none."""
+    sft = finished(language("sft", "addition", 30), ([0], 4.0, 6.0))
+    own = language("grpo", "addition", 30, OWN)
+    base = language("grpo", "checking", 30, {**OWN, "model": "tiny-base"})
+    without_kl = language("grpo", "addition", 30, {**OWN, "kl_coef": 0.0})
+    cells = [Missing(own, [*range(30)]), Missing(without_kl, [0, 1]), Missing(base, [0])]
+    text, _ = text_and_row([sft], *cells)
+    assert "a model of its own: 30 of addition. " in text
+    assert "SFT of all of them takes 3 core-minutes" in text
+    assert "SFT of all" not in text_and_row([], *cells)[0]
+
+
+def test_undecided_verdicts_cost_what_missing_seeds_do(tmp_path: Path, monkeypatch: Patch) -> None:
+    """30 of SB3's seeds take 150 s together, so that 120 more take 10 minutes."""
+    plant(tmp_path, "ppo", around(480.0, 30))
+    plant(tmp_path, "sb3-ppo", around(479.0, 30), speed=1000)
+    runs = open_runs(tmp_path)
+    found = pairs([load_result(run) for run in runs])
+    monkeypatch.setattr(evidence, "seeds_to_decide", lambda *sides: 150)
+    rows = tables_of(evidence.undecided(found))["verdicts-undecided"]
+    assert rows
+    assert {row[4] for row in rows} == {"10"}
+    assert seconds_of(Cell("ppo", "CartPole-v1", 30, "sb3"), *runs) == 5.0
