@@ -47,7 +47,8 @@ def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
     yield Text(
         "Scale is the factor by which the mean of an estimator multiplies the true gradient, bias "
         "the length of the rest of its mean, noise the trace of its covariance. Both are relative "
-        "to the scaled gradient (its length, and its length squared)."
+        "to the scaled gradient (its length, and its length squared). Where mixed groups alone are "
+        "kept, noise is that of a kept group; those thrown away cost samples, too."
     )
     yield Heading("Advantages and averages")
     yield from group_outcome(stored)
@@ -173,7 +174,7 @@ def group_outcome(stored: dict[str, Any]) -> Iterator[Block]:
 def mixed_outcome(stored: dict[str, Any]) -> Iterator[Block]:
     """What the advantages of mixed groups are off by, and whether that turns the gradient."""
     rows = [x for x in stored["mixed"] if x["right"] != 0.5]
-    agree = [(x["bias"] < -ROUNDING) == (x["right"] < 0.5) for x in rows]
+    agree = [x["bias"] * (x["right"] - 0.5) > 0 and abs(x["bias"]) > ROUNDING for x in rows]
     word: ClaimWord = "holds" if all(agree) else "in part" if any(agree) else "does not hold"
     most = max(rows, key=lambda x: (x["size"] == stored["sizes"]["G"], 0.5 - x["right"]))
     yield Claim(

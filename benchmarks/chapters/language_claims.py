@@ -6,6 +6,7 @@ The runs are those of the suite `language-models`; an experiment without its run
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.llm_track.models import BASES
 from manyseeds.llm_track.tasks import GENERATED
+from manyseeds.record import plural
 from manyseeds.stats import Floats
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
@@ -254,41 +256,46 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """What many samples of a prompt solve, before and after RL: of a base model, which has to learn
-    the format, too, and of initial models that have it."""
+    """pass@256 of a base model, before and after RL; beside it what 16 samples solve of models that
+    have the format before RL, which a base model has to learn, too."""
     m = run_of(found, "grpo", "addition", suite.MANY_SAMPLES)
     if m is None:
         return
-    formatted = [
-        (f"DAPO, initial model, upper clip {x['clip_range_high']:g}", d)
-        for x in suite.CLIP_HIGHER
-        if (d := run_of(found, "dapo", "addition", x))
-    ]
     gains = {
-        name: [
-            each
-            for what, x in [(f"{m.label}, base model", m), *formatted]
-            if x.has(name)
-            for each in compared(f"{name} after minus before", what, at_ends(x, name))
-        ]
-        for name in ("pass@256", "pass@16", "pass@4", "pass@1")
+        name: compared(f"{name} after minus before", f"{m.label}, base model", at_ends(m, name))
+        for name in ("pass@256", "pass@4", "pass@1")
     }
+    with_format = [
+        each
+        for algo, settings in (
+            *(("grpo", x) for x in (*suite.GROUPS, suite.PAIRS)),
+            *(("dapo", x) for x in suite.CLIP_HIGHER),
+        )
+        if (x := run_of(found, algo, "addition", settings))
+        for each in compared(
+            "pass@16 after minus before", f"{x.label}, {x.changed}", change(x, "pass@16")
+        )
+    ]
     about = (
-        f"At the first and at the last of {len(m.curve('pass@1')[0])} evaluations, of the base "
-        f"model on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts. It has the format in "
-        f"{m.values('format', 'initial').mean():.0%} of its samples"
+        f"pass@256 is that of the first and of the last of {len(m.curve('pass@1')[0])} evaluations "
+        f"on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts."
     )
-    if formatted:
-        about += f", the initial model in {formatted[0][1].values('format', 'initial').mean():.0%}"
-    about += ". Where the format is learned, too, this adds to pass@k."
+    if not math.isnan(share := m.values("format", "initial").mean()):
+        about += f" {share:.0%} of the base model's samples have the format, so RL adds that, too."
+    if with_format:
+        fall, rise = (sum(x.sign == sign for x in with_format) for sign in (-1, 1))
+        about += (
+            f" Of {plural(len(with_format), 'training')} of models that have the format before RL, "
+            f"pass@16 falls in {fall} and rises in {rise}."
+        )
     yield judged(
         "language-many",
         "A base model solves more than the same model after RL where each prompt has many samples.",
         YUE,
-        [*gains["pass@256"], *gains["pass@16"]],
+        gains["pass@256"],
         [Text(about)],
         sign=-1,
-        beside=[*gains["pass@4"], *gains["pass@1"]],
+        beside=[*gains["pass@1"], *gains["pass@4"], *with_format],
         figure=curves_of(
             "language-many",
             "pass@k during RL of a base model",

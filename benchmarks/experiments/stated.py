@@ -25,7 +25,10 @@ DQN_SPACE = (
 )
 # Changes no shape: all configurations are one batch.
 SAC_DISCRETE_SPACE = "learning_rate=log:3e-4:5e-3 tau=log:0.002:0.5"
-ALPHA = {"learned": "target_entropy=linear:0.05:0.98", "given": "alpha=log:0.003:0.3"}
+ALPHA = {  # flags, and what is varied; a preset may give alpha, and 0 is to learn it
+    "learned": ("--alpha 0", "target_entropy=linear:0.05:0.98"),
+    "given": ("", "alpha=log:0.003:0.3"),
+}
 ACTIONS = " log_std_init=linear:-1:1"
 
 # By environment: seeds, share of the timesteps, minutes for the trials.
@@ -81,9 +84,9 @@ def searches() -> dict[str, str]:
             f"--vary {REINFORCE_SPACE}"
         )
     for env, budget in SAC_DISCRETE_SEARCHES.items():
-        for kind, space in ALPHA.items():
+        for kind, (flags, space) in ALPHA.items():
             found[f"preset/sac_discrete/{env}/{kind}"] = (
-                f"--algo sac_discrete --env {env} --sampler random {budget} {SEEDS} "
+                f"--algo sac_discrete --env {env} --sampler random {budget} {SEEDS} {flags} "
                 f"--vary {SAC_DISCRETE_SPACE} {space}"
             )
     for number in (1, 2):  # the second with another space than the first

@@ -176,6 +176,18 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     assert said.startswith(f"{word}: {end - 0.5:+.3f} [")
     assert [row[5] for row in rows(blocks)][1:] == ["higher, decides nothing"] * 2
     assert [*chapter.many_section([], tmp_path)] == []
+    formatted = [
+        method(tmp_path, "grpo", "addition", GROUPS[0], {"pass@16": (0.7, 0.9)}),
+        method(tmp_path, "dapo", "addition", CLIP_HIGHER[0], {"pass@16": (0.7, 0.5)}),
+        method(tmp_path, "dapo", "addition", CLIP_HIGHER[2], {"pass@16": (0.7, 0.4)}),
+    ]
+    blocks = [*chapter.many_section([m, *formatted], tmp_path)]
+    assert verdicts(blocks) == [said]  # which pass@256 of the base model decides alone
+    words = [row[5] for row in rows(blocks)][3:]
+    assert words == [f"{word}, decides nothing" for word in ("higher", "lower", "lower")]
+    text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
+    assert "Of 3 trainings of models that have the format before RL, pass@16 falls in 2" in text
+    assert "rises in 1." in text
 
 
 @pytest.mark.parametrize(("few", "word"), [(0.79, "holds"), (0.7, "does not hold")])

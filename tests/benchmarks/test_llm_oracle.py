@@ -160,22 +160,29 @@ def test_mixed_groups_of_any_prompts_keep_the_gradient_and_of_each_prompt_turn_i
     """Two prompts of unequal difficulty, all pairs of a prompt and a group enumerated."""
     hard, easy = Prompt(models[0], 0), Prompt(models[0], 2)
     prompts, true = [hard, easy], oracle.true_gradient([hard, easy])
-    by_prompt, shares = [], []
+    by_prompt, squares, shares = [], [], []
     for x in prompts:
-        total, kept = torch.zeros_like(true), 0.0
+        total, squared, kept = torch.zeros_like(true), 0.0, 0.0
         for group in itertools.product(range(7), repeat=GROUP):
             rows = list(group)
             rewards, p = x.rewards[rows], x.p[rows].prod().item()
             if 0 < rewards.sum() < GROUP:
                 advantages = dr_grpo.group_advantages(rewards.unsqueeze(0))[0]
-                total += p * (advantages.unsqueeze(1) * x.score[rows]).sum(0) / (2 * GROUP)
+                gradient = (advantages.unsqueeze(1) * x.score[rows]).sum(0) / (2 * GROUP)
+                total += p * gradient
+                squared += p * gradient.square().sum().item()
                 kept += p
         by_prompt.append(total)
+        squares.append(squared)
         shares.append(kept)
     assert abs(shares[0] - shares[1]) > 0.05
     wanted = {
         "again": (by_prompt[0] / shares[0] + by_prompt[1] / shares[1]) / 2,
         "fresh": (by_prompt[0] + by_prompt[1]) / (shares[0] + shares[1]),
+    }
+    lengths = {
+        "again": (squares[0] / shares[0] + squares[1] / shares[1]) / 2,
+        "fresh": (squares[0] + squares[1]) / (shares[0] + shares[1]),
     }
     bias = {}
     for e in oracle.ESTIMATORS:
@@ -183,6 +190,7 @@ def test_mixed_groups_of_any_prompts_keep_the_gradient_and_of_each_prompt_turn_i
             mean, square = oracle.moments(prompts, prompts, e)
             # A token's weight is in single precision, as in the track.
             torch.testing.assert_close(mean, wanted[e.groups], rtol=1e-7, atol=1e-12)
+            assert square.item() == pytest.approx(lengths[e.groups], rel=1e-6)
             bias[e.groups] = oracle.compared(mean, square, true)["bias"]
     assert bias["fresh"] < 1e-10
     assert bias["again"] > 1e-3
