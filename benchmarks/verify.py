@@ -74,11 +74,7 @@ if TYPE_CHECKING:
 
 CLOCK = "learn_s"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # of equal samples: with AVX2, 3e-5 and 6e-8 were measured
-POINTS = (
-    "timestep",
-    "episode",
-    "samples",
-)  # what the rows of a seed are sorted by, and named after
+POINTS = ("timestep", "episode", "samples")  # what rows are sorted by, and named after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +89,8 @@ class Flags:
     draw: NonNegativeInt = 0
     """Seed of the draw, which is printed (0: a new one)."""
     updates: NonNegativeInt = 0
-    """Verify so many first updates of language models, and nothing else (0: whole trainings of all
-    others)."""
+    """Number of first updates of language models to verify; other runs are skipped (0: verify whole
+    trainings of the others)."""
     results: str = ""
     """Folder with the runs (default: the published ones)."""
 
@@ -295,7 +291,7 @@ def verified_updates(
             continue
         here = provenance(())
         machines = [
-            f"{where}: {processor(x['machine'])}, torch {x['versions']['torch']}"
+            f"{where}: {processor(x['machine'])}, torch {x['versions'].get('torch', '?')}"
             for where, x in (("published", config), ("here", here))
         ]
         yield "DIFFERS" if apart else "close", [f"{line}: {apart or found}", *machines]
@@ -323,7 +319,7 @@ def say_left_out(cells: Sequence[Cell], each: bool) -> None:
 
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
-    """Verify cells; exit status 1 unless all of their seeds are equal."""
+    """Verify cells; exit status 1 unless all of their seeds are equal or close."""
     flags = parse(Flags, {}, __doc__, args)
     results = path_of(flags.results, "--results") if flags.results else PUBLISHED
     if not flags.updates and kernels.computing() != "C":

@@ -1,4 +1,4 @@
-"""The page on language models that were not made here: before and after training, cost, limits."""
+"""The page on language models from folders and hubs: before and after training, cost, limits."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from manyseeds.evaluate import share
 from manyseeds.llm_track.evaluation import FINAL_PROMPTS, FINAL_SAMPLES, TRANSCRIPTS
 from manyseeds.llm_track.tasks import GENERATED
 from manyseeds.record import plural
-from manyseeds.user_code import is_named
 
-# What is known of a model besides its name.
+# What is known of a model, by the digest of its contents: a folder of its name may hold another.
 MODELS = {
-    "build/smollm2": "SmolLM2-135M-Instruct, from a package in which its weights were rounded to 4 "
+    "aac3780af6dd": "SmolLM2-135M-Instruct, from a package in which its weights were rounded to 4 "
     "bits"
 }
+DRAWN = (*GENERATED, "examples/sums.py:Sums")  # tasks whose number of held-out prompts is known
 
 
 def page(found: Sequence[Method]) -> Iterator[Block]:
@@ -72,16 +72,19 @@ def method_section(shown: Sequence[Method]) -> Iterator[Block]:
     if not shown:
         return
     yield Text(
-        "These models were not made here. Seeds are trained one after another. The command is that "
-        "of the first, and those of the others are under Provenance. ",
+        "These runs begin with a model from a folder or a hub. The command is that of the first "
+        "seed, and those of the others are under Provenance. ",
         Code("docs/your-own-model.md"),
         " says how to make the folder of the model, and how to check the first updates of a seed.",
     )
     items: list[Inline] = []
-    for name in dict.fromkeys(m.model for m in shown):
-        items.append((Code(name), f": {MODELS[name]}" if name in MODELS else ""))
+    known = (MODELS.get(str(m.settings.get("model_content")), "") for m in shown)
+    for name, about in dict.fromkeys(zip((m.model for m in shown), known, strict=True)):
+        items.append((Code(name), f": {about}" if about else ""))
     for m in shown:
-        items.append((f"{named(m)}: {learned_from(m.settings)}. ", Code(m.configs[0]["command"])))
+        with left_out(m.run.path):
+            said = f"{named(m)}: {learned_from(m.settings)}. "
+            items.append((said, Code(m.configs[0]["command"])))
     yield Items(items)
 
 
@@ -89,7 +92,7 @@ def learned_from(settings: dict[str, Any]) -> str:
     """`all weights, 8 prompts with 8 completions each per update, of at most 32 tokens`"""
     rank = settings.get("lora_rank")
     parts = [f"adapters of rank {rank}" if rank else "all weights"]
-    if "group_size" in settings:
+    if {"prompts", "group_size"} <= settings.keys():
         prompts = plural(settings["prompts"], "prompt")
         parts.append(f"{prompts} with {settings['group_size']} completions each per update")
     if limit := settings.get("max_new_tokens"):
@@ -127,7 +130,7 @@ def score_section(shown: Sequence[Method]) -> Iterator[Block]:
             lines = panels.setdefault(printable(f"{name}, {m.model} on {m.task}"), {})
             line = printable(", ".join(filter(None, (display(m.algo), m.changed))))
             lines[line] = m.line(name)
-    label = "pass@1 and length of models that were not made here"
+    label = "pass@1 and length of models from folders and hubs"
     yield curves("real-models", label, panels, floors=floors_of(panels), columns=2)
 
 
@@ -189,9 +192,10 @@ def few_seeds(m: Method) -> str:
 
 
 def same_prompts(m: Method) -> str:
-    """How many prompts score all seeds. Of a data set the store does not say it."""
+    """How many prompts score all seeds. Of a data set, which any other task may be, the store does
+    not say it."""
     sizes = "held-out prompts"
-    if m.task in GENERATED or is_named(m.task):
+    if m.task in DRAWN:
         prompts = share(FINAL_PROMPTS, m.settings.get("eval_budget", 1.0))
         sizes = f"{plural(prompts, 'held-out prompt')} with {FINAL_SAMPLES} samples each"
     return f"All are scored on the same {sizes}, so the intervals say nothing about other prompts."
@@ -223,9 +227,10 @@ class CutOff:
         limit = self.m.settings.get("max_new_tokens")
         where = f" at {limit} tokens" if limit else ""
         before, after = self.of("truncated")
-        gain = ", so part of the gain may be that answers end in time"
-        if after.max() >= before.min():
-            gain = ""
+        first, last = self.of("pass@1")
+        gain = ""
+        if after.max() < before.min() and last.mean() > first.mean():
+            gain = ", so part of the gain may be that answers end in time"
         said = f"Before training {span(before)} of the completions are cut off{where}, afterwards "
         said += f"{span(after)}{gain}."
         (_, most), (least, _) = self.bounds()

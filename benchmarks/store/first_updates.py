@@ -1,28 +1,32 @@
-"""The first updates of a language model that was not made here, trained again in memory."""
+"""The first updates of a language model from a folder, trained again in memory."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from manyseeds import user_code
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.cli import from_identity, identity
+from manyseeds.cli import Added, Execution, field_marks, flag, from_identity, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.llm_track.tasks import GENERATED, MADE, MODELS
 from manyseeds.process import set_up_process
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun
-from manyseeds.untrusted import reading
+from manyseeds.untrusted import Shape, check, reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
 EXAMPLES = ROOT / "examples"
+SHOWN = 80  # characters of a name in a reason
 
 
 def why_not(stored: Mapping[str, Any]) -> str:
@@ -31,26 +35,70 @@ def why_not(stored: Mapping[str, Any]) -> str:
 
     What is stored must not make this command ask a hub, nor run code that is not of the examples.
     """
-    settings, device = stored["config"], stored["execution"]["device"]
+    device = stored["execution"]["device"]
     if stored["kind"] != LanguageRun.kind:
         return "of no language model"
     if stored.get("source") != "manyseeds":
         return f"trained by {stored.get('source')}"
     if device != "cpu":
         return f"trained on {device}"
+    if stored["algo"] not in catalog.names("llm_track"):
+        return "of an algorithm that is not in this checkout"
+    try:
+        return not_of_here(settings_of(stored))
+    except (UsageError, ValueError) as error:
+        return f"with invalid settings ({error})"
+
+
+def not_of_here(settings: Mapping[str, Any]) -> str:
+    """Which model, code or data that settings name is not of this checkout; '' if all are.
+
+    Raises UsageError for what can name no file.
+    """
     for name in filter(None, (settings.get(x) for x in MODELS)):
-        if name in MADE or not Path(name).is_dir():
-            return f"of a language model without a folder here ({name})"
-    values = [x for value in settings.values() for x in (value if is_list(value) else [value])]
-    named = [x for x in values if isinstance(x, str) and user_code.is_named(x)]
-    if not all(EXAMPLES in user_code.file_and_name(x, "")[0].parents for x in named):
-        return "with code that is not of the examples"
+        if name in MADE or not os.path.isdir(name):
+            return f"of a language model without a folder here ({name[:SHOWN]})"
+    for field, value in settings.items():
+        for x in value if isinstance(value, list) else [value]:
+            if isinstance(x, str) and user_code.is_named(x):
+                file, _ = user_code.file_and_name(x, flag(field))
+                if EXAMPLES not in file.parents:
+                    return "with code that is not of the examples"
     task = settings["task"]
-    return "" if task in GENERATED or task in named else f"on a data set ({task})"
+    known = task in GENERATED or user_code.is_named(task)
+    return "" if known else f"on a data set ({task[:SHOWN]})"
 
 
-def is_list(value: Any) -> bool:
-    return isinstance(value, list)
+def settings_of(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a stored run's identity, each of its type: a Config takes anything.
+
+    Whatever else is stored there, such as a device, is left out. Raises ValueError.
+    """
+    shape = shape_of(catalog.module("llm_track", stored["algo"]).Config)
+    settings = stored["config"]
+    check(settings, shape, "config")
+    names = {name.removesuffix("?") for name in shape}
+    return {name: settings[name] for name in settings if name in names}
+
+
+@cache
+def shape_of(config_class: type[LanguageConfig]) -> dict[str, Shape]:
+    """The shape of an identity as JSON; what was added later may be missing."""
+    hints = get_type_hints(config_class)
+    return {
+        name + "?" * any(isinstance(mark, Added) for mark in marks): shape_of_type(hints[name])
+        for name, marks in field_marks(config_class).items()
+        if Execution() not in marks
+    }
+
+
+def shape_of_type(hint: Any) -> Shape:
+    """The shape of a field: of words, of any number of values, of a value or None, or of one."""
+    if get_origin(hint) is Literal:
+        return str
+    if get_origin(hint) is tuple:
+        return [get_args(hint)[0]]
+    return tuple(None if x is NoneType else x for x in get_args(hint)) or hint
 
 
 class Enough(Exception):
@@ -82,18 +130,18 @@ def train(part: Path, stored: Mapping[str, Any], seed: int, updates: int) -> pd.
     Raises UsageError, also where a model that it names has other contents here.
     """
     module = catalog.module("llm_track", stored["algo"])
-    with reading(part):
-        config = from_identity(module.Config, stored["config"])
     threads = stored["execution"]["threads"]  # another number sums up in another order
-    config = dataclasses.replace(config, threads=threads, quiet=True)
-    own = identity(config)
-    if other := [name for name in own if own[name] != stored["config"].get(name)]:
-        raise UsageError(f"{other[0]} is {own[other[0]]} here, not the published one")
-    set_up_process(threads)
-    run = FirstUpdates(config, seed, stored["algo"], updates)
-    try:
-        with contextlib.suppress(Enough):
-            module.train(config, run)
-    finally:
-        run.close()
-    return run.runs[0].metrics()
+    with reading(part, "cannot be trained here"):
+        config = from_identity(module.Config, settings_of(stored))
+        config = dataclasses.replace(config, threads=threads, quiet=True)
+        own = identity(config)
+        if other := [name for name in own if own[name] != stored["config"].get(name)]:
+            raise UsageError(f"{other[0]} is {own[other[0]]} here, not the published one")
+        set_up_process(threads)
+        run = FirstUpdates(config, seed, stored["algo"], updates)
+        try:
+            with contextlib.suppress(Enough):
+                module.train(config, run)
+        finally:
+            run.close()
+        return run.runs[0].metrics()

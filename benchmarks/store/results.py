@@ -29,7 +29,7 @@ from manyseeds.benchmarks.experiments.verdicts import (
     decide,
     margin_at,
 )
-from manyseeds.benchmarks.store.costs import fastest_part
+from manyseeds.benchmarks.store.costs import one_thread
 from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
@@ -232,11 +232,14 @@ class Result:
     def fastest(self) -> tuple[float, str] | None:
         """Timesteps per core-second of all seeds of the fastest part together, evaluation left out,
         and the processor; None without a part that says them."""
-        k = fastest_part(self.run)
-        if k is None:
-            return None
-        speed = self.run.summaries[k]["timesteps_per_second"]
-        return speed, processor(self.run.configs[k]["machine"])
+        parts = zip(self.run.summaries, self.run.configs, strict=True)
+        speeds = [
+            (summary.get("timesteps_per_second", 0.0), processor(config["machine"]))
+            for summary, config in parts
+            if one_thread(config)
+        ]
+        fastest = max(speeds, default=(0.0, ""))
+        return fastest if fastest[0] > 0 else None
 
     @property
     def core_seconds(self) -> Floats:

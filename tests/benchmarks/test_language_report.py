@@ -27,10 +27,12 @@ from manyseeds.benchmarks.store.methods import ORDER, methods
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import Preset, from_preset
+from manyseeds.digest import ROOT
 from manyseeds.llm_track import evaluation, grpo, reward_model, rlhf_ppo, tasks
 from manyseeds.record import RunFolder, provenance, read_json, seal
 from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
+from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.stale import digest_today
 from manyseeds.writing import write_json
@@ -187,6 +189,7 @@ def test_what_is_said_of_a_model_that_was_not_made_here(tmp_path: Path) -> None:
     first = path / "seeds-000-000"
     config, summary = (read_json(first / f"{name}.json") for name in ("config", "summary"))
     config["config"] |= {"prompts": 4, "group_size": 8, "max_new_tokens": 32, "eval_budget": 0.1}
+    config["config"]["model_content"] = "aac3780af6dd"
     before = {**summary["initial"], "pass@1": 0.02, "truncated": 0.6}
     for seed, right, cut in ((0, 0.3, 0.1), (1, 0.05, 0.2)):
         part = path / f"seeds-00{seed}-00{seed}"
@@ -203,6 +206,8 @@ def test_what_is_said_of_a_model_that_was_not_made_here(tmp_path: Path) -> None:
     page = (tmp_path / "real-models.md").read_text()
     assert "pass@1 of mine on addition is 0.020 before GRPO and 0.175 [" in page
     assert "4 prompts with 8 completions each per update, completions of at most 32 to" in page
+    assert "- `mine`: SmolLM2-135M-Instruct, from a package" in page
+    assert "one after another" not in page  # a small Llama's are not
     assert "  - 2 seeds." in page
     assert "on the same 26 held-out prompts with 16 samples each" in page
     assert (
@@ -242,10 +247,77 @@ def test_a_model_all_of_whose_completions_are_cut_off(tmp_path: Path) -> None:
     (m,) = methods(open_runs(tmp_path))
     cut_off = real_models.CutOff(m)
     assert cut_off.text() == (
-        "Before training 100.0% of the completions are cut off, afterwards 25.0%, so part of the "
-        "gain may be that answers end in time."
+        "Before training 100.0% of the completions are cut off, afterwards 25.0%."
     )
     assert cut_off.rows()[0][-2:] == ("", "0.333 to 0.667")
+
+
+def changed_run(results: Path, settings: dict[str, Any], final: dict[str, float]) -> Path:
+    """A run of another model by hand, with other settings (None: without one) and measures."""
+    path = language_run(results, model="build/smollm2")
+    part = path / "seeds-000-000"
+    config, summary = (read_json(part / f"{name}.json") for name in ("config", "summary"))
+    merged = {**config["config"], **settings}
+    config["config"] = {name: x for name, x in merged.items() if x is not None}
+    summary["initial"]["truncated"] = 0.75
+    summary["final"] = {**summary["final"], **final}
+    write_json(part / "config.json", config)
+    write_json(part / "summary.json", summary)
+    (part / "DONE.json").unlink()
+    seal(part)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("right", "cut", "explained"),
+    [(0.6, 0.25, True), (0.5, 0.25, False), (0.4, 0.25, False), (0.6, 0.75, False)],
+)
+def test_what_answers_that_end_in_time_explain(
+    right: float, cut: float, explained: bool, tmp_path: Path
+) -> None:
+    """A gain, where more of them do: from 0.5, and 75% that are cut off."""
+    changed_run(tmp_path, {}, {"pass@1": right, "truncated": cut})
+    (m,) = methods(open_runs(tmp_path))
+    assert ("part of the gain" in real_models.CutOff(m).text()) == explained
+
+
+def test_a_folder_of_a_known_name_may_hold_another_model(tmp_path: Path) -> None:
+    """What is known is said of the published contents alone. Settings without the number of
+    prompts have their command all the same."""
+    changed_run(tmp_path, {"model_content": "0123456789ab", "prompts": None}, {})
+    report.report(tmp_path, note="a test")
+    page = (tmp_path / "real-models.md").read_text()
+    assert "\n- `build/smollm2`\n" in page
+    assert "SmolLM2" not in page
+    assert "completions each per update" not in page
+    assert "all weights" in page
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("addition", "256 held-out prompts with 16 samples each"),
+        ("examples/sums.py:Sums", "256 held-out prompts with 16 samples each"),
+        ("mine.py:Rows", "held-out prompts"),
+        ("gsm8k", "held-out prompts"),
+    ],
+)
+def test_held_out_prompts_are_counted_where_they_are_known(
+    task: str, said: str, tmp_path: Path
+) -> None:
+    """Of a task that draws them; a user's own may read a data set."""
+    language_run(tmp_path, model="mine")
+    (m,) = methods(open_runs(tmp_path))
+    m.task = task
+    assert f"the same {said}, so" in real_models.same_prompts(m)
+
+
+def test_tasks_of_which_the_held_out_prompts_are_known_draw_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for name in real_models.DRAWN:
+        assert evaluation.final_size(tasks.make(name), LanguageConfig()) == (256, 16)
 
 
 def test_what_the_verdicts_on_trl_say_together() -> None:

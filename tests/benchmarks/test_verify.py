@@ -398,6 +398,11 @@ NO_UPDATES: dict[str, dict[str, Any]] = {
     "of a language model without a folder here (hub/judge)": {"config.reward_model": "hub/judge"},
     "with code that is not of the examples": {"config.task": "mine.py:Task"},
     "with code that is not of the examples ": {"config.reward": ["mine.py:reward"]},
+    "of an algorithm that is not in this checkout": {"algo": "tasks"},
+    "with invalid settings (config.reward must be a list)": {"config.reward": {"mine.py:f": 1}},
+    "with invalid settings (each of config.reward must be text of at most 16384 characters)": {
+        "config.reward": [["mine.py:f"]]
+    },
     "on a data set (gsm8k)": {"config.task": "gsm8k"},
     "": {"config.task": f"{ROOT}/examples/sums.py:Sums"},
 }
@@ -413,6 +418,83 @@ def test_why_updates_are_left_out(reason: str, language_store: Path) -> None:
         *above, name = place.split(".")
         (config[above[0]] if above else config)[name] = value
     assert first_updates.why_not(config) == reason.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("model", 3, "config.model must be text"),
+        ("model", ["a"], "config.model must be text"),
+        ("model", "x" * 5000, f"({'x' * 80})"),
+        ("model", "a\0b", "without a folder here"),
+        ("answer", "a\0b.py:f", "with invalid settings (--answer a"),
+        ("answer", "~nosuchuser/x.py:f", "with invalid settings (--answer ~nosuchuser/x.py: "),
+        ("instruction", ["a"], "config.instruction must be text"),
+        ("max_new_tokens", 2.5, "config.max_new_tokens must be a whole number"),
+        ("group_size", 2.0, "config.group_size must be a whole number"),
+        ("rules", 1, "config.rules must be true or false"),
+        ("learning_rate", True, "config.learning_rate must be a finite number"),
+        ("task", None, "config.task must be text"),
+    ],
+    ids=lambda x: repr(x)[:40],
+)
+def test_settings_that_cannot_be_are_a_reason(
+    name: str, value: Any, reason: str, language_store: Path
+) -> None:
+    """Not the end of the command."""
+    part = next(language_store.glob("runs/*/rloo/*/seeds-000-000"))
+    config = read_json(part / "config.json")
+    config["config"][name] = value
+    assert reason in first_updates.why_not(config)
+
+
+def test_a_stored_run_chooses_nothing_but_what_changes_a_curve(
+    language_store: Path, monkeypatch: Patch
+) -> None:
+    """Neither a device nor a tracker, which would send what is trained."""
+    part = next(language_store.glob("runs/*/rloo/*/seeds-000-000"))
+    config = read_json(part / "config.json")
+    config["config"] |= {"device": "cuda", "track": "wandb", "results": "/elsewhere"}
+    trained: list[rloo.Config] = []
+
+    def train(config: rloo.Config, run: Any) -> None:
+        trained.append(config)
+        raise first_updates.Enough
+
+    monkeypatch.setattr(rloo, "train", train)
+    first_updates.train(part, config, 0, 1)
+    plain = rloo.Config()
+    assert (trained[0].device, trained[0].track) == (plain.device, plain.track)
+    assert trained[0].results == plain.results
+
+
+def test_what_breaks_a_training_ends_only_that(
+    language_store: Path, monkeypatch: Patch, capsys: Output
+) -> None:
+    def broken(config: rloo.Config, run: Any) -> None:
+        raise TypeError("no such update")
+
+    monkeypatch.setattr(rloo, "train", broken)
+    first, second, end = said(capsys, language_store, "--updates", "1", "--seeds", "2", status=1)
+    for line in (first, second):
+        assert line.startswith("FAILED   RLOO on addition, ")
+        assert line.endswith(": cannot be trained here (TypeError: no such update)")
+    assert end == "2 seeds: 0 equal, 0 close, 0 DIFFERS, 2 FAILED"
+
+
+def test_a_run_that_does_not_say_its_pytorch(
+    language_store: Path, tmp_path: Path, capsys: Output
+) -> None:
+    results = shutil.copytree(language_store, tmp_path / "results")
+    for path in results.glob("runs/*/rloo/*/*/config.json"):
+        config = read_json(path)
+        del config["versions"]["torch"]
+        write_json(path, config)
+    change_metric(results, row=0, value=9.0)
+    lines = said(capsys, results, "--updates", "1", status=1)
+    assert lines[0].startswith("DIFFERS  RLOO on addition, ")
+    assert lines[1].endswith(", torch ?")
+    assert lines[2].endswith(f", torch {torch.__version__}")
 
 
 @pytest.mark.slow
