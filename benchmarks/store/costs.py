@@ -74,7 +74,7 @@ def estimate(env: str, config: Mapping[str, Any], runs: Sequence[StoredRun]) -> 
 
     def distance(run: StoredRun) -> tuple[bool, int]:
         own = run.config
-        return run.env != env, sum(own.get(x) != config.get(x) for x in own | config)
+        return run.env != env, sum(own.get(x) != config.get(x) for x in own.keys() | config.keys())
 
     known = [
         (distance(run), SeedCost(x, run))
