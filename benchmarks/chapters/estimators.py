@@ -203,7 +203,9 @@ def mixed_outcome(stored: dict[str, Any]) -> Iterator[Block]:
         "mixed. Deviation of the mean from the true gradient, as a share of its length, over the "
         "networks of the first table:"
     )
-    yield Items([f"{x['name']}: {share(x, 'bias')}" for x in turned] or ["none"])
+    yield Items(
+        [f"{x['name']}: {'0' if is_unbiased(x) else share(x, 'bias')}" for x in turned] or ["none"]
+    )
 
 
 def kl_outcome(stored: dict[str, Any]) -> Iterator[Block]:
