@@ -188,7 +188,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "real-models.md",
         "Models beyond the tiny one",
-        "a model trained elsewhere, before and after: scores, transcripts, cost and limits",
+        "a model trained elsewhere: scores, transcripts, cost, limits",
         lambda store: real_models.page(store.methods),
         needs=of_kind("language"),
     ),
@@ -224,7 +224,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "missing.md",
         "Missing",
-        "seeds of the suites that are not trained yet, and what they cost",
+        "untrained seeds of the suites, and their cost",
         missing.page,
     ),
 )

@@ -48,9 +48,9 @@ def section(found: Sequence[Pair]) -> Iterator[Block]:
         yield Text(
             f"Is {display(SAC)} better than DQN? In {plural(len(by['late']), 'comparison')} on "
             f"{', '.join(sides)} at the same number of timesteps, by {counted}. DQN has the preset "
-            f"of rl-baselines3-zoo, and that with the networks of {display(SAC)}; neither was "
-            f"searched here, as {display(SAC)}'s presets were, which favours {display(SAC)}. The "
-            "p-values of these verdicts are corrected together (Holm, 1979)."
+            f"of rl-baselines3-zoo, also with {display(SAC)}'s networks. Only {display(SAC)}'s "
+            "presets were searched here, which favours it. The p-values of these verdicts are "
+            "corrected together (Holm, 1979)."
         )
         yield Table("discrete-sac", COLUMNS, rows)
 

@@ -317,7 +317,8 @@ def test_tasks_of_which_the_held_out_prompts_are_known_draw_them(
 ) -> None:
     monkeypatch.chdir(ROOT)
     for name in real_models.DRAWN:
-        assert evaluation.final_size(tasks.make(name), LanguageConfig()) == (256, 16)
+        whole = evaluation.FINAL_PROMPTS, evaluation.FINAL_SAMPLES
+        assert evaluation.final_size(tasks.make(name), LanguageConfig()) == whole
 
 
 def test_what_the_verdicts_on_trl_say_together() -> None:
