@@ -18,13 +18,15 @@ Implementation details:
     that of the completion: 1 for a right answer plus `--format-weight` for the format, both by
     rules, and a reward model's score (`--reward-model`), or the score alone (`--no-rules`).
  2. A group whose rewards are all equal has advantages of exactly 0, not rounding noise.
- 3. The reward model learns from the policy's graded samples, a tenth of them old, at the policy's
-    learning rate (the paper's replay).
+ 3. The reward model learns from the policy's graded samples, a tenth of them old (the paper's
+    replay), once from each pair, with reward_model.py's learning rate for the tiny model.
  4. With `--kl-in reward` the KL of the whole completion is in the reward of its last step.
  5. What is not learned is a reward of steps: the paper trains a model for it.
 
-Logged per step: as grpo.py; where a reward model is renewed also pairs, how many of a right and a
-wrong completion it has been trained further on.
+Logged per step: as grpo.py; rankable, how many pairs of a right and a wrong completion of the same
+prompt were sampled, and ranked, in how many of them the right one has the larger reward, a tie
+counting one half; where a reward model is renewed also pairs, how many it has been trained further
+on.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Added, NonNegative, PerRow, PositiveInt, Preset
+from manyseeds.cli import Added, NonNegative, PerRow, Positive, PositiveInt, Preset
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
@@ -55,6 +57,7 @@ from manyseeds.llm_track.rollout import (
     kl_of_rewards,
     mean_of_updates,
     means_of,
+    measured,
     minibatches,
     regularizer,
     rewards_of,
@@ -70,7 +73,7 @@ from manyseeds.runs.language_seeds import SeedsRun, main
 EPS = 1e-4
 MAX_GRAD_NORM = 1.0
 BLOCK = 256  # tokens
-PAIRS = 64  # of completions, per step of the reward model
+PAIRS = 32  # of completions, per step of the reward model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,8 @@ class Config(GroupConfig):
     policy, and a reward model is trained further."""
     renewed: Annotated[Literal["both", "reference", "reward_model"], Added("both")] = "both"
     """Renewed between iterations."""
+    reward_learning_rate: Annotated[Positive, Added(1e-3)] = 1e-3
+    """Learning rate of a reward model that is trained further."""
 
     def check(self) -> None:
         super().check()
@@ -246,7 +251,6 @@ def learn_preferences(
     optimizer: Any,
     task: tasks.Task,
     lessons: Sequence[Sequence[tasks.Preference]],
-    lr: Row,
     config: Config,
     run: SeedsRun,
 ) -> None:
@@ -267,12 +271,22 @@ def learn_preferences(
         counts = (chosen.lengths > 0).sum(1, keepdim=True)
         means = losses * (chosen.lengths > 0) / counts.clamp(min=1)
         (means.sum() / run.processes.size).backward()  # a step adds up those of all processes
-        optimizer.step(lr, MAX_GRAD_NORM)
+        optimizer.step(config.reward_learning_rate, MAX_GRAD_NORM)
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """-log sigmoid(r_chosen - r_rejected) of each pair, [S, B]; scores [S, B]."""
     return -logsigmoid(chosen - rejected)
+
+
+def ranking(rewards: Tensor, accuracy: Tensor, G: int) -> Tensor:
+    """How many pairs of a right and a wrong completion groups of G have, and how many of these have
+    the larger reward for the right one, a tie counting one half, [2, S]. Arguments: [S, B].
+    """
+    right, reward = (x.unflatten(1, (-1, G)) for x in (accuracy, rewards))
+    pairs = right.unsqueeze(-1) > right.unsqueeze(-2)
+    won = (torch.sign(reward.unsqueeze(-1) - reward.unsqueeze(-2)) + 1) / 2
+    return torch.stack([total(pairs.float()), total(pairs * won)])
 
 
 def train(config: Config, run: SeedsRun) -> AnyModel:
@@ -326,6 +340,8 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         step += 1
         metrics = mean_of_updates(updates)
         metrics |= sample_metrics(rollout, graded, rewards, G, run)
+        counts = run.processes.sum(ranking(rewards, measured(graded, "accuracy", rollout), G))
+        metrics |= dict(zip(("rankable", "ranked"), counts, strict=True))
         after, share = run.samples + B, config.total_samples // config.iterations
         if pupil is not None:
             for own, new, rng in zip(pairs, graded, run.rngs("pairs", step), strict=True):
@@ -338,7 +354,7 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
                 for own, old, rng in zip(pairs, old_pairs, run.rngs("init", step), strict=True):
                     again = rng.permutation(len(old))[: len(own) // 9]
                     lessons.append(own + [old[i] for i in again])
-                learn_preferences(pupil, of_pupil, task, lessons, lr, config, run)
+                learn_preferences(pupil, of_pupil, task, lessons, config, run)
                 old_pairs = [old + own for old, own in zip(old_pairs, pairs, strict=True)]
                 pairs = [[] for _ in run.seeds]
         if pupil is not None:

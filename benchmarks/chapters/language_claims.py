@@ -46,6 +46,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     change,
     curves,
     curves_of,
+    has_metric,
     measure,
     metric,
     paired,
@@ -570,6 +571,40 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "A larger upper clip range keeps the samples diverse, as pass@16 shows.",
         f"{DAPO}, sec. 3.1",
         found_of["pass@16"],
+    )
+    if all(has_metric(m, "old_prob") for _, m in shown):
+        yield clipped_probabilities(shown)
+
+
+def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
+    """The mechanism that DAPO gives: which tokens the upper clip stops."""
+
+    def clipped(m: Method) -> Floats:
+        return metric(m, "old_prob_high") / metric(m, "clip_high")
+
+    def positive(m: Method) -> Floats:
+        return metric(m, "old_prob") / metric(m, "positive")
+
+    rows, found = [], []
+    for high, m in shown:
+        sides = (clipped(m), positive(m))
+        rows.append((f"{high:g}", m.n, *(f"{x.mean():.3f}" for x in sides)))
+        difference = paired(*(by_seed(m, x) for x in sides))
+        what = f"clipped minus all with a positive advantage, an upper clip of {high:g}"
+        found += compared("mean probability of a token", what, difference)
+    about = Text(
+        "The probability is the one with which the token was sampled, averaged over the tokens of "
+        "a training that have a positive advantage, and over those of them whose gradient the "
+        "upper clip removes. The paper shows that the latter are below 0.2 at most."
+    )
+    columns = ("upper clip", "n", "probability of clipped tokens", "of all with an advantage > 0")
+    return judged(
+        "language-clip-tokens",
+        "The upper clip stops tokens of low probability.",
+        f"{DAPO}, sec. 3.1",
+        found,
+        [about, Table("language-clip-tokens", columns, rows)],
+        sign=-1,
     )
 
 

@@ -89,6 +89,11 @@ def metric(m: Method, name: str, share: float = 1.0) -> Floats:
     return np.array([x.loc[first, name].mean() for x, first in zip(tables, firsts, strict=True)])
 
 
+def has_metric(m: Method, name: str) -> bool:
+    """Whether every seed has logged it: runs of older code may lack it."""
+    return all(name in read_table(part / "metrics.parquet", ()) for part in m.parts)
+
+
 # ---- Differences of runs ------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ what a renewed reward model is worth. The runs are those of the suite `language-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     change,
     curves_of,
     first,
+    has_metric,
     last,
     measure,
     metric,
@@ -223,7 +225,7 @@ def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> tuple[float, flo
 # ---- Renewed reward models -----------------------------------------------------------------
 
 RENEWED_COLUMNS = (
-    *("renewed", "n", "pairs, mean", "fewest", "learned reward, first step", "last step"),
+    *("renewed", "n", "pairs, mean", "fewest", "ranked right, first tenth", "last tenth"),
     *("pass@1 before", "after, mean [95%]", "over the training", "KL, nats per token"),
 )
 
@@ -231,15 +233,14 @@ RENEWED_COLUMNS = (
 def renewed_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Iterations of GRPO under a learned reward: the reward model and the reference, 2 x 2."""
     runs = all_runs(found, "process_grpo", suite.RENEWED)
-    if not runs:
+    if not (runs and all(has_metric(m, "ranked") for m in runs.values())):
         return
     rows = []
     for name, m in runs.items():
         pairs = pairs_of(m)
-        tables = [x["reward"] for x in m.metrics("reward")]
-        said = (f"{np.mean([x.iloc[k] for x in tables]):.2f}" for k in (0, -1))
+        right = (f"{ranked(m, *share):.2f}" for share in ((0.0, 0.1), (0.9, 1.0)))
         scores = *m.both("pass@1"), f"{averaged(m).mean():.3f}", m.mean_text("kl")
-        rows.append((name, m.n, f"{pairs.mean():,.0f}", f"{pairs.min():,.0f}", *said, *scores))
+        rows.append((name, m.n, f"{pairs.mean():,.0f}", f"{pairs.min():,.0f}", *right, *scores))
     start = np.mean([m.values("pass@1", "initial").mean() for m in runs.values()])
     ends = [m.values("pass@1").mean() for m in runs.values()]
 
@@ -258,10 +259,13 @@ def renewed_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     of_reference = effect("the reference", "neither", "both", "the reward model")
     iterations = between(runs["both"], runs["neither"], averaged)
     about = Text(
-        "Seed k has an initial model and a reward model of its own. The training has four parts, "
+        "Seed k has an initial model and a reward model of its own. The training has "
+        f"{runs['both'].settings['iterations']} parts, "
         "and before each but the first the reward model is trained further on pairs of a right "
         "and a wrong completion of the policy, or the reference of the KL becomes the policy, or "
-        "both. The effect of each is the mean over both settings of the other. "
+        "both. The effect of each is the mean over both settings of the other. Ranked right: of "
+        "all pairs of a right and a wrong completion of the same prompt that the policy sampled, "
+        "how many the reward model puts in order, over all seeds. "
         f"pass@1 ends between {min(ends):.3f} and {max(ends):.3f}, from {start:.3f}: where it "
         "falls to almost nothing in all four, a renewed reward model can show little."
     )
@@ -282,6 +286,18 @@ def renewed_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             {f"renewed: {name}": m for name, m in runs.items()},
         ),
     )
+
+
+def ranked(m: Method, since: float, until: float) -> float:
+    """Share of the policy's pairs that the reward model ranks right in a part of the training."""
+    counts = np.zeros(2)
+    for both in zip(m.metrics("ranked"), m.metrics("rankable"), strict=True):
+        share = both[0]["samples"] / m.settings["total_samples"]
+        taken = (share > since) & (share <= until)
+        counts += [
+            x.loc[taken, name].sum() for x, name in zip(both, ("ranked", "rankable"), strict=True)
+        ]
+    return float(counts[0] / counts[1]) if counts[1] else math.nan
 
 
 def averaged(m: Method) -> Floats:

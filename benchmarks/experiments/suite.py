@@ -218,17 +218,17 @@ RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("rlhf_ppo", {**LEARNED, "rules": False, "kl_coef": beta}) for beta in (0.05, 0.2, 0.5)),
     ("rlhf_ppo", LEARNED),
 )
-# The reward model, the reference, both or neither are renewed. Slowly, so that this happens before
-# the accuracy is gone.
+# The reward model, the reference, both or neither are renewed, and the policy learns so slowly that
+# the first two times are before its accuracy falls.
 SLOWLY = {
-    **{**LEARNED, "rules": False, "learning_rate": 1e-4, "supervision": "outcome"},
+    **{**LEARNED, "rules": False, "learning_rate": 3e-5, "supervision": "outcome"},
     "total_samples": 25_600,
 }
 RENEWED: dict[str, dict[str, Any]] = {
     "neither": SLOWLY,
-    "the reference": {**SLOWLY, "iterations": 4, "renewed": "reference"},
-    "the reward model": {**SLOWLY, "iterations": 4, "renewed": "reward_model"},
-    "both": {**SLOWLY, "iterations": 4},
+    "the reference": {**SLOWLY, "iterations": 10, "renewed": "reference"},
+    "the reward model": {**SLOWLY, "iterations": 10, "renewed": "reward_model"},
+    "both": {**SLOWLY, "iterations": 10},
 }
 # With so many gradient steps per rollout that the clip acts.
 CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, **ZERO}

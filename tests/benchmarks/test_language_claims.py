@@ -325,6 +325,25 @@ def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     assert [*chapter.clip_section(runs[:1], tmp_path)] == []
 
 
+@pytest.mark.parametrize(("clipped", "word"), [(0.012, "holds"), (0.03, "does not hold")])
+def test_probabilities_of_the_tokens_that_are_clipped(
+    clipped: float, word: str, tmp_path: Path
+) -> None:
+    """They are 0.4 or 1, and 0.8 of all tokens with a positive advantage."""
+    metrics = {"clip_high": 0.03, "clip_low": 0.01, "positive": 0.5, "old_prob": 0.4}
+    runs = [
+        method(
+            tmp_path, "dapo", "addition", settings,
+            {"pass@1": (0.2, 0.6), "pass@16": (0.7, 0.6), "entropy": (0.5, 0.1)},
+            {k: (x, x) for k, x in {**metrics, "old_prob_high": clipped}.items()},
+        )
+        for settings in CLIP_HIGHER
+    ]  # fmt: skip
+    blocks = [*chapter.clip_section(runs, tmp_path)]
+    assert verdicts(blocks)[2].startswith(f"{word}: ")
+    assert len(rows(blocks, "language-clip-tokens")) == 3
+
+
 def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
     """At the end and on its curve from there on; what is no share of successes is unknown."""
     run = language_run(tmp_path)
@@ -467,6 +486,8 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
     metrics |= {"length": (30.0, 20.0), "all_solved": (0.1, 0.3), "all_failed": (0.3, 0.1)}
     metrics |= {"entropy": (0.3, 0.2), "pairs": (0.0, 50.0)}
+    metrics |= {name: (0.1, 0.2) for name in ("positive", "old_prob", "old_prob_high")}
+    metrics |= {name: (20.0, 30.0) for name in ("rankable", "ranked")}
     runs = [
         method(tmp_path, algo, task, settings, measures, metrics)
         for algo, task, _, settings in EXPERIMENTS

@@ -110,7 +110,8 @@ def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
     runs = [
         method(
             tmp_path, "process_grpo", "addition", RENEWED[name],
-            {"pass@1": (0.3, end), "kl": (0.0, 0.1)}, {"reward": (1.0, 2.0), "pairs": (0.0, 80.0)},
+            {"pass@1": (0.3, end), "kl": (0.0, 0.1)},
+            {"ranked": (60.0, 20.0), "rankable": (80.0, 80.0), "pairs": (0.0, 80.0)},
         )
         for name, end in ends.items()
     ]  # fmt: skip
@@ -121,4 +122,5 @@ def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
     assert found["both renewed minus neither"][0] == "+0.100"
     table = rows(blocks, "language-renewed")
     assert [row[2] for row in table] == ["0", "0", "80", "80"]
+    assert float(table[0][4]) > 0.6 > 0.4 > float(table[0][5])
     assert [*chapter.renewed_section(runs[1:], tmp_path)] == []

@@ -1061,6 +1061,18 @@ def test_the_reference_is_the_model_before_all_updates(
         assert torch.equal(reference.logprobs(samples, 1.0, 64), after)
 
 
+def test_probabilities_of_tokens_that_the_upper_clip_stops() -> None:
+    """Of five tokens the third has a negative advantage, and the last is left out of the loss."""
+    part: Any = SimpleNamespace(
+        logprobs=torch.log(torch.tensor([[[0.5, 0.25, 0.125, 0.75, 1.0]]])),
+        advantages=torch.tensor([[[1.0, 1.0, -1.0, 1.0, 1.0]]]),
+    )
+    ratio = torch.tensor([[[1.1, 1.3, 1.3, 1.3, 1.3]]])
+    mask = torch.tensor([[[True, True, True, True, False]]])
+    sums = dapo.positive_sums(ratio, part, mask, 1.2)
+    assert sums.squeeze().tolist() == pytest.approx([3.0, 0.5 + 0.25 + 0.75, 0.25 + 0.75])
+
+
 # ---- The iterative mode --------------------------------------------------------------------
 
 
@@ -1099,7 +1111,7 @@ def test_the_reference_is_refreshed_between_the_parts(
 def test_the_reward_model_goes_on_learning_from_the_policy(
     qwen: str, judge: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From all pairs since the last lesson, and a tenth of older ones."""
+    """From all pairs since the last lesson, and a tenth of older ones, at a rate of its own."""
     lessons: list[list[tasks.Preference]] = []
     graded: list[tasks.Graded] = []
     learn, grade = process_grpo.learn_preferences, tasks.Addition.grade
@@ -1129,7 +1141,7 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
     monkeypatch.setattr(process_grpo, "learn_preferences", spy_learn)
     monkeypatch.setattr(tasks.Addition, "grade", spy_grade)
     settings = {"prompts": 8, "reward_model": judge, "iterations": 3, "total_samples": 192}
-    config = config_of("process_grpo", qwen, **settings)
+    config = config_of("process_grpo", qwen, learning_rate=1e-12, **settings)
     process_grpo.train(config, SeedsRun(config, [0]))
     assert len(lessons) == 2
     assert len(graded) == 192
@@ -1182,6 +1194,15 @@ def test_one_of_the_two_is_renewed_alone(
         first, second = taught
         assert metrics["pairs"].iloc[-1] == first + second - second // 10
         assert metrics["pairs"].iloc[0] == 0
+
+
+def test_pairs_that_the_reward_ranks_right() -> None:
+    """Two groups of three. The first has two pairs, one of them a tie, the second none."""
+    rewards = torch.tensor([[0.5, 0.2, 0.5, 1.0, 2.0, 3.0]])
+    accuracy = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    assert process_grpo.ranking(rewards, accuracy, 3).tolist() == [[2.0], [1.5]]
+    assert process_grpo.ranking(-rewards, accuracy, 3).tolist() == [[2.0], [0.5]]
+    assert process_grpo.ranking(rewards, 1 - accuracy, 6).tolist() == [[5.0], [3.5]]
 
 
 @pytest.mark.usefixtures("small")
