@@ -56,9 +56,10 @@ all_solved and all_failed, the shares of groups without a signal; drawn, the sam
 of its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
 reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios outside the clip range), clip_low and
 clip_high (where the clip removes the gradient: of a negative advantage, of a positive one),
-approx_kl (k3 to pi_old), positive (whether the advantage is), and, 0 where it is not, old_prob
-(pi_old) and old_prob_high (pi_old where the token counts in clip_high). So old_prob / positive is
-the mean pi_old of tokens with a positive advantage, old_prob_high / clip_high of the clipped ones.
+approx_kl (k3 to pi_old), movable (whether the advantage is positive, and pi_old so small that the
+upper clip can act at all), and, 0 elsewhere, old_prob (pi_old of what is movable) and old_prob_high
+(pi_old of what counts in clip_high). So old_prob / movable is the mean pi_old of tokens that might
+be clipped above, and old_prob_high / clip_high of those that are.
 """
 
 from __future__ import annotations
@@ -201,15 +202,17 @@ def policy_loss(
     return -total(weights * (objective - regularizer(logprobs, entropy, batch, config)))
 
 
-OF_POSITIVE = ("positive", "old_prob", "old_prob_high")
+OF_MOVABLE = ("movable", "old_prob", "old_prob_high")
 
 
 @torch.no_grad()
-def positive_sums(ratio: Tensor, part: Batch, mask: Tensor, high: Row) -> Tensor:
-    """Sums of OF_POSITIVE over the tokens of a part, [3, S]."""
-    positive, old = mask & (part.advantages > 0), exp(part.logprobs)
-    above = positive & (ratio > broadcast(high, ratio))
-    return torch.stack([total(x) for x in (positive.float(), positive * old, above * old)])
+def movable_sums(ratio: Tensor, part: Batch, mask: Tensor, high: Row) -> Tensor:
+    """Sums of OF_MOVABLE over the tokens of a part, [3, S]."""
+    old, bound = exp(part.logprobs), broadcast(high, ratio)
+    movable = mask & (part.advantages > 0) & (old * bound < 1)
+    return torch.stack(
+        [total(x) for x in (movable.float(), movable * old, (movable & (ratio > bound)) * old)]
+    )
 
 
 # ---- The training --------------------------------------------------------------------------
@@ -317,7 +320,7 @@ def update(
         replace(batch, lengths=batch.lengths * learned.any(-1), learned=learned), config
     )
     sums = torch.zeros(7, len(rows), device=run.device)
-    of_positive = torch.zeros(3, len(rows), device=run.device)
+    of_movable = torch.zeros(3, len(rows), device=run.device)
     for part in policy.parts(batch):
         logprobs, entropy = policy.outputs(part, config.temperature, used(config.entropy_coef))
         weights = token_weights(part.learned, completions, tokens, config.token_level)
@@ -326,10 +329,10 @@ def update(
         ratio = ratio_of(logprobs, part)
         mask = part.learned & part.mask
         sums += token_sums(losses, logprobs, ratio, part, mask, *clip_bounds(config))
-        of_positive += positive_sums(ratio, part, mask, clip_bounds(config)[1])
+        of_movable += movable_sums(ratio, part, mask, clip_bounds(config)[1])
     grad_norm = optimizer.step(lr, MAX_GRAD_NORM)
-    sums, of_positive = run.processes.sum(sums), run.processes.sum(of_positive)
-    shares = zip(OF_POSITIVE, of_positive / sums[1].clamp(min=1), strict=True)
+    sums, of_movable = run.processes.sum(sums), run.processes.sum(of_movable)
+    shares = zip(OF_MOVABLE, of_movable / sums[1].clamp(min=1), strict=True)
     return {**means_of(sums), **dict(shares), "grad_norm": grad_norm}
 
 

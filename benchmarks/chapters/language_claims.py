@@ -576,34 +576,42 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         yield clipped_probabilities(shown)
 
 
+BOUND_OF_PAPER = 0.2  # at most so likely are the tokens that DAPO's authors see clipped
+
+
 def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
     """The mechanism that DAPO gives: which tokens the upper clip stops."""
 
     def clipped(m: Method) -> Floats:
         return metric(m, "old_prob_high") / metric(m, "clip_high")
 
-    def positive(m: Method) -> Floats:
-        return metric(m, "old_prob") / metric(m, "positive")
+    def movable(m: Method) -> Floats:
+        return metric(m, "old_prob") / metric(m, "movable")
 
-    rows, found = [], []
+    rows, found, others = [], [], []
     for high, m in shown:
-        sides = (clipped(m), positive(m))
+        sides = clipped(m), movable(m)
         rows.append((f"{high:g}", m.n, *(f"{x.mean():.3f}" for x in sides)))
-        difference = paired(*(by_seed(m, x) for x in sides))
-        what = f"clipped minus all with a positive advantage, an upper clip of {high:g}"
-        found += compared("mean probability of a token", what, difference)
+        name, upper = "mean probability of a token", f"an upper clip of {high:g}"
+        what = f"clipped minus all that could be, {upper}"
+        found += compared(name, what, paired(*(by_seed(m, x) for x in sides)))
+        bound = np.full(len(m.parts), BOUND_OF_PAPER)
+        what = f"clipped minus {BOUND_OF_PAPER:g}, {upper}"
+        others += compared(name, what, paired(*(by_seed(m, x) for x in (sides[0], bound))))
     about = Text(
-        "The probability is the one with which the token was sampled, averaged over the tokens of "
-        "a training that have a positive advantage, and over those of them whose gradient the "
-        "upper clip removes. The paper shows that the latter are below 0.2 at most."
+        "The probability is the one with which a token was sampled, averaged over the tokens of a "
+        "training whose gradient the upper clip removes, and over all those that it could stop: "
+        "they have a positive advantage, and can become so much more likely. The paper shows that "
+        f"clipped tokens have at most about {BOUND_OF_PAPER:g}."
     )
-    columns = ("upper clip", "n", "probability of clipped tokens", "of all with an advantage > 0")
+    columns = ("upper clip", "n", "probability of clipped tokens", "of all that could be clipped")
     return judged(
         "language-clip-tokens",
         "The upper clip stops tokens of low probability.",
         f"{DAPO}, sec. 3.1",
         found,
         [about, Table("language-clip-tokens", columns, rows)],
+        beside=others,
         sign=-1,
     )
 

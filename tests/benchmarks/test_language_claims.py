@@ -329,8 +329,8 @@ def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
 def test_probabilities_of_the_tokens_that_are_clipped(
     clipped: float, word: str, tmp_path: Path
 ) -> None:
-    """They are 0.4 or 1, and 0.8 of all tokens with a positive advantage."""
-    metrics = {"clip_high": 0.03, "clip_low": 0.01, "positive": 0.5, "old_prob": 0.4}
+    """They are 0.4 or 1, and 0.8 of all that could be clipped."""
+    metrics = {"clip_high": 0.03, "clip_low": 0.01, "movable": 0.5, "old_prob": 0.4}
     runs = [
         method(
             tmp_path, "dapo", "addition", settings,
@@ -486,7 +486,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
     metrics |= {"length": (30.0, 20.0), "all_solved": (0.1, 0.3), "all_failed": (0.3, 0.1)}
     metrics |= {"entropy": (0.3, 0.2), "pairs": (0.0, 50.0)}
-    metrics |= {name: (0.1, 0.2) for name in ("positive", "old_prob", "old_prob_high")}
+    metrics |= {name: (0.1, 0.2) for name in ("movable", "old_prob", "old_prob_high")}
     metrics |= {name: (20.0, 30.0) for name in ("rankable", "ranked")}
     runs = [
         method(tmp_path, algo, task, settings, measures, metrics)

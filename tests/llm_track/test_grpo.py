@@ -1062,14 +1062,15 @@ def test_the_reference_is_the_model_before_all_updates(
 
 
 def test_probabilities_of_tokens_that_the_upper_clip_stops() -> None:
-    """Of five tokens the third has a negative advantage, and the last is left out of the loss."""
+    """Of six tokens the third has a negative advantage, the fifth cannot become so much likelier,
+    and the last is left out of the loss."""
     part: Any = SimpleNamespace(
-        logprobs=torch.log(torch.tensor([[[0.5, 0.25, 0.125, 0.75, 1.0]]])),
-        advantages=torch.tensor([[[1.0, 1.0, -1.0, 1.0, 1.0]]]),
+        logprobs=torch.log(torch.tensor([[[0.5, 0.25, 0.125, 0.75, 0.875, 0.0625]]])),
+        advantages=torch.tensor([[[1.0, 1.0, -1.0, 1.0, 1.0, 1.0]]]),
     )
-    ratio = torch.tensor([[[1.1, 1.3, 1.3, 1.3, 1.3]]])
-    mask = torch.tensor([[[True, True, True, True, False]]])
-    sums = dapo.positive_sums(ratio, part, mask, 1.2)
+    ratio = torch.tensor([[[1.1, 1.3, 1.3, 1.3, 1.1, 1.3]]])
+    mask = torch.tensor([[[True, True, True, True, True, False]]])
+    sums = dapo.movable_sums(ratio, part, mask, 1.2)
     assert sums.squeeze().tolist() == pytest.approx([3.0, 0.5 + 0.25 + 0.75, 0.25 + 0.75])
 
 
