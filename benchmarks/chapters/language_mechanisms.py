@@ -114,7 +114,7 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 # ---- The clip without a reward -------------------------------------------------------------
 
 COIN_COLUMNS = (
-    *("clip", "n", "clipped above", "clipped below", "mean reward"),
+    *("clip", "n", "clipped above", "clipped below", "mean reward", "KL, nats per token"),
     *("entropy before", "after, mean [95%]", "pass@1 before", "after"),
 )
 
@@ -128,23 +128,33 @@ def random_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     for name, m in runs.items():
         acts = (f"{metric(m, x).mean():.2%}" for x in ("clip_high", "clip_low"))
         reward = f"{metric(m, 'reward').mean():.3f}"
-        rows.append((name, m.n, *acts, reward, *m.both("entropy"), *m.means("pass@1")))
+        scores = m.mean_text("kl"), *m.both("entropy"), *m.means("pass@1")
+        rows.append((name, m.n, *acts, reward, *scores))
 
-    def against_none(name: str) -> list[Compared]:
-        difference = between(runs[name], runs["none"], measure("entropy"))
-        return compared("entropy, nats", f"a clip {name} alone minus no clip", difference)
+    def against_none(name: str, what: str) -> tuple[list[Compared], list[Compared]]:
+        """What decides, at the same KL, and what stands beside it, at the end."""
+        pair, minus = (runs[name], runs["none"]), f"{what} minus no clip"
+        return (
+            compared("entropy at the same KL, nats", minus, at_equal_kl(*pair)),
+            compared("entropy at the end, nats", minus, between(*pair, measure("entropy"))),
+        )
 
     about = Text(
         "DAPO without its parts, but the clip, from rewards that a coin decides "
         "(examples/random_reward.py): nothing can be learned. Clipped shares are of the trained "
-        "tokens whose gradient the clip removes."
+        "tokens whose gradient the clip removes. So a clip also shortens the way that noise goes, "
+        "and noise itself changes the entropy. Therefore entropies are compared at the same "
+        "distance from the initial model: at the largest KL that both runs of a seed reach, "
+        "interpolated between evaluations."
     )
+    found_of, beside = against_none("below", "a clip below alone")
     yield judged(
         "language-coin-below",
         "A clip of small ratios raises the entropy, even with random rewards.",
         CLIPS,
-        against_none("below"),
+        found_of,
         [about, Table("language-coin", COIN_COLUMNS, rows)],
+        beside=beside,
         figure=curves_of(
             "language-coin-below",
             "Entropy and pass@1 with random rewards, by the clip",
@@ -152,22 +162,40 @@ def random_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             {f"clip: {name}": m for name, m in runs.items()},
         ),
     )
+    found_of, beside = against_none("above", "a clip above alone")
     yield judged(
         "language-coin-above",
         "A clip of large ratios lowers the entropy, even with random rewards.",
         CLIPS,
-        against_none("above"),
+        found_of,
+        beside=beside,
         sign=-1,
     )
-    both = runs["both"]
+    found_of, beside = against_none("both", "a clip on both sides")
+    for name, what in (("both", "a clip on both sides"), ("none", "no clip")):
+        beside += compared("entropy after minus before", what, change(runs[name], "entropy"))
     yield judged(
         "language-coin-both",
-        "With the usual clip on both sides the entropy falls, even with random rewards.",
+        "The usual clip on both sides lowers the entropy, even with random rewards.",
         CLIPS,
-        compared("entropy after minus before", "a clip on both sides", change(both, "entropy")),
-        beside=compared("entropy after minus before", "no clip", change(runs["none"], "entropy")),
+        found_of,
+        beside=beside,
         sign=-1,
     )
+
+
+def at_equal_kl(m: Method, other: Method) -> stats.Estimate | None:
+    """The entropy of a run minus another's at the largest KL that both reach, paired by seed."""
+    sides: list[dict[Any, float]] = [{}, {}]
+    ways = [by_seed(x, np.arange(len(x.parts), dtype=float)) for x in (m, other)]
+    kls = [np.maximum.accumulate(x.curve("kl")[1], 1) for x in (m, other)]
+    entropies = [x.curve("entropy")[1] for x in (m, other)]
+    for seed in set.intersection(*map(set, ways)):
+        rows = [int(way[seed]) for way in ways]
+        reached = min(kl[row, -1] for kl, row in zip(kls, rows, strict=True))
+        for side, kl, entropy, row in zip(sides, kls, entropies, rows, strict=True):
+            side[seed] = float(np.interp(reached, kl[row], entropy[row]))
+    return paired(*sides)
 
 
 # ---- Accuracy against entropy --------------------------------------------------------------

@@ -45,12 +45,12 @@ def test_wrong_samples_are_to_raise_every_pass_at_k(tmp_path: Path) -> None:
     assert verdicts(blocks)[1].startswith("holds: -0.200 [")
 
 
-def coin(folder: Path, ends: Mapping[str, float]) -> list[Block]:
-    """DAPO from random rewards, whose entropy goes from 0.5 to where the clip says."""
+def coin(folder: Path, ends: Mapping[str, tuple[float, float]]) -> list[Block]:
+    """DAPO from random rewards, whose entropy and KL go in lines from 0.5 and 0 to these ends."""
     runs = [
         method(
             folder, "dapo", "addition", settings,
-            {"entropy": (0.5, ends[name]), "pass@1": (0.3, 0.3)},
+            {"entropy": (0.5, ends[name][0]), "kl": (0.0, ends[name][1]), "pass@1": (0.3, 0.3)},
             {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01), "reward": (0.5, 0.5)},
         )
         for name, settings in RANDOM.items()
@@ -59,14 +59,19 @@ def coin(folder: Path, ends: Mapping[str, float]) -> list[Block]:
     return [*chapter.random_section(runs, folder)]
 
 
-def test_each_side_of_the_clip_is_held_against_no_clip(tmp_path: Path) -> None:
-    as_said = {"none": 0.5, "below": 0.7, "above": 0.2, "both": 0.4}
+def test_each_side_of_the_clip_is_held_against_no_clip_at_the_same_kl(tmp_path: Path) -> None:
+    as_said = {"none": (0.5, 0.4), "below": (0.7, 0.4), "above": (0.2, 0.4), "both": (0.4, 0.4)}
     blocks = coin(tmp_path / "as said", as_said)
     said = ["holds: +0.200 [", "holds: -0.300 [", "holds: -0.100 ["]
     assert all(x.startswith(y) for x, y in zip(verdicts(blocks), said, strict=True))
     assert rows(blocks, "language-coin")[2][:4] == ["above", "5", "3.20%", "1.20%"]
-    blocks = coin(tmp_path / "other", {"none": 0.5, "below": 0.4, "above": 0.7, "both": 0.6})
-    assert all(x.startswith("does not hold: ") for x in verdicts(blocks))
+    # Without a clip noise goes twice as far. Where the others are it has half of its gain.
+    far = {"none": (0.9, 0.8), "below": (0.8, 0.4), "above": (0.6, 0.4), "both": (0.7, 1.6)}
+    blocks = coin(tmp_path / "far", far)
+    said = ["holds: +0.100 [", "holds: -0.100 [", "holds: -0.300 ["]
+    assert all(x.startswith(y) for x, y in zip(verdicts(blocks), said, strict=True))
+    found = {row[1]: row[3][:6] for row in rows(blocks) if row[0].startswith("entropy at the end")}
+    assert found["a clip below alone minus no clip"] == "-0.100"
 
 
 def test_the_law_is_fitted_to_the_beginning_alone() -> None:
