@@ -6,7 +6,6 @@ The runs are those of the suite `language-models`; an experiment without its run
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Claim,
     ClaimWord,
     Code,
+    Figure,
     Heading,
     Items,
     Strong,
@@ -31,7 +31,6 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.differences import (
     Compared,
     compared,
-    compared_forest,
     comparison_table,
     corrected,
     judged,
@@ -41,7 +40,6 @@ from manyseeds.benchmarks.chapters.differences import (
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
     SIDE_RULE,
-    at_ends,
     between,
     change,
     curves,
@@ -166,12 +164,29 @@ def metric_at_points(m: Method, name: str) -> Floats:
 # ---- R1-Zero -------------------------------------------------------------------------------
 
 ZERO_COLUMNS = (
-    *("base", "steps", "demonstrations", "method", "n", "format before", "after"),
+    *("base", "steps", "demonstrations", "method", "n", "steps with a gradient"),
+    *("format before", "after"),
     *("pass@1 before", "after, mean [95%]", "right of formatted before", "after"),
     *("pass@16 before", "after", "cons@16 before", "after"),
     f"seeds with accuracy above {SOLVED} within {WITHIN:,} samples",
 )
 FORMATTED = "right of formatted, after minus before"
+
+
+def share_of_steps(m: Method) -> float:
+    """The share of all seeds' steps that have a gradient."""
+    return float(np.mean([(x["grad_norm"] > 0).mean() for x in m.metrics("grad_norm")]))
+
+
+class Decisive:
+    """Comparisons that decide a claim, and others that stand beside them."""
+
+    def __init__(self) -> None:
+        self.decisive: list[Compared] = []
+        self.others: list[Compared] = []
+
+    def add(self, found: Sequence[Compared], decides: bool) -> None:
+        (self.decisive if decides else self.others).extend(found)
 
 
 def right_of_formatted(m: Method, when: str) -> Floats:
@@ -198,26 +213,34 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     shown = {from_base(m.algo, x["model"]): (x["model"], m) for x, m in pairs if m}
     if len(shown) < len(pairs):  # a base without a signal alone would decide against the paper
         return
-    rows, gains, ahead, apart = [], [], [], []
+    rows, apart = [], []
+    gains, ahead = Decisive(), Decisive()
     for run, (base, m) in shown.items():
+        moved = share_of_steps(m)
         best, made = best_accuracy(m), BASES[base]
         early = f"{int((best > SOLVED).sum())} of {m.n}"
         shares = [right_of_formatted(m, when) for when in ("initial", "final")]
         said = ("" if np.isnan(x).all() else f"{np.nanmean(x):.3f}" for x in shares)
         of_base = base, str(steps_of(base)), f"{made.demonstrations:.0%}"
         more = *m.both("pass@1"), *said, *m.means("pass@16"), *m.means("cons@16")
-        rows.append((*of_base, m.label, m.n, *m.means("format"), *more, early))
-        gains += compared("pass@1 after minus before", run, change(m, "pass@1"))
+        rows.append((*of_base, m.label, m.n, f"{moved:.0%}", *m.means("format"), *more, early))
+        gained = compared("pass@1 after minus before", run, change(m, "pass@1"))
+        gains.add(gained, decides=moved > 0)
         both = [by_seed(m, x) for x in reversed(shares)]
         apart += compared(FORMATTED, run, paired(*both))
         over = stats.mean_difference(best - SOLVED)
-        ahead += compared(f"best accuracy minus {SOLVED}", run, over)
+        ahead.add(compared(f"best accuracy minus {SOLVED}", run, over), decides=moved > 0)
+    about = Text(
+        "A step has a gradient if the rewards of some group differ. A run without a single such "
+        "step has not been trained, and decides nothing."
+    )
     yield judged(
         "language-zero",
         "Reinforcement learning from rules alone, without SFT, improves a base model.",
         f"{R1}, sec. 2.2",
-        gains,
-        [Table("language-zero", ZERO_COLUMNS, rows)],
+        gains.decisive,
+        [about, Table("language-zero", ZERO_COLUMNS, rows)],
+        beside=gains.others,
         figure=curves_of(
             "language-zero",
             "pass@1 and format of R1-Zero",
@@ -248,24 +271,34 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "Reinforcement learning from rules alone takes a base model to a high accuracy: here "
         f"above {SOLVED} within {WITHIN:,} samples.",
         f"{OURS}, after {R1}, sec. 2.2",
-        ahead,
+        ahead.decisive,
         [about],
+        beside=ahead.others,
     )
 
 
 # ---- Many samples --------------------------------------------------------------------------
 
 
+FORMAT = 0.9  # of the samples: then the format is taken to be learned
+SINCE = "when it has the format"
+
+
 def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """pass@256 of a base model, before and after RL; beside it what 16 samples solve of models that
-    have the format before RL, which a base model has to learn, too."""
+    """pass@256 of a base model, since it has the format, to the end of RL; beside it the format's
+    part, and what 16 samples solve of models that have the format before RL."""
     m = run_of(found, "grpo", "addition", suite.MANY_SAMPLES)
     if m is None:
         return
-    gains = {
-        name: compared(f"{name} after minus before", f"{m.label}, base model", at_ends(m, name))
-        for name in ("pass@256", "pass@4", "pass@1")
+    formats = m.curve("format")[1].mean(0)
+    k = int(np.argmax(formats >= FORMAT)) if (formats >= FORMAT).any() else len(formats) - 1
+    base, names = f"{m.label}, base model", ("pass@256", "pass@4", "pass@1")
+    since = {
+        name: compared(f"{name}, end minus {SINCE}", base, grown(m, name, k)) for name in names
     }
+    whole = [
+        each for x in names for each in compared(f"{x}, end minus before RL", base, grown(m, x, 0))
+    ]
     with_format = [
         each
         for algo, settings in (
@@ -277,12 +310,14 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             "pass@16 after minus before", f"{x.label}, {x.changed}", change(x, "pass@16")
         )
     ]
+    at = m.curve("format")[0][k]
     about = (
-        f"pass@256 is that of the first and of the last of {len(m.curve('pass@1')[0])} evaluations "
-        f"on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts."
+        f"pass@256 is that of {len(formats)} evaluations "
+        f"on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts. "
+        f"{formats[0]:.0%} of the base model's samples have the format, which the paper's models "
+        f"know, and RL adds it, too. So what decides is the change since the first evaluation at "
+        f"which at least {FORMAT:.0%} have it, here {formats[k]:.0%} at {at:,.0f} samples."
     )
-    if not math.isnan(share := m.values("format", "initial").mean()):
-        about += f" {share:.0%} of the base model's samples have the format, so RL adds that, too."
     if with_format:
         fall, rise = (sum(x.sign == sign for x in with_format) for sign in (-1, 1))
         about += (
@@ -293,17 +328,25 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "language-many",
         "A base model solves more than the same model after RL where each prompt has many samples.",
         YUE,
-        gains["pass@256"],
+        since["pass@256"],
         [Text(about)],
         sign=-1,
-        beside=[*gains["pass@1"], *gains["pass@4"], *with_format],
+        beside=[*since["pass@4"], *since["pass@1"], *whole, *with_format],
         figure=curves_of(
             "language-many",
             "pass@k during RL of a base model",
-            {"pass@1": "pass@1", "pass@256": "pass@256"},
+            {"pass@1": "pass@1", "pass@256": "pass@256", "format": "format"},
             {m.label: m},
         ),
     )
+
+
+def grown(m: Method, name: str, k: int) -> stats.Estimate | None:
+    """The last evaluation minus evaluation k, paired by seed; None if k is the last."""
+    values = m.curve(name)[1]
+    if k == values.shape[1] - 1:
+        return None
+    return paired(*(by_seed(m, values[:, x]) for x in (-1, k)))
 
 
 # ---- Group sizes ---------------------------------------------------------------------------
@@ -359,7 +402,8 @@ def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 RLHF_COLUMNS = (
     *("method", "reward", "n", "learned reward before", "after, mean [95%]"),
-    *("pass@1 before", "after, mean [95%]", "over the training", "KL, nats per token"),
+    *("pass@1 before", "after, mean [95%]", "over the training", "greedy before", "after"),
+    "KL, nats per token",
 )
 
 
@@ -379,45 +423,37 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         return
     rows = []
     rewards, scores = {}, {}
-    misled: list[Compared] = []
-    others: list[Compared] = []
+    earned: list[Compared] = []
     for name, m in shown:
         reward = metric_at_points(m, "reward")
         x, score = distance(m), m.curve("pass@1")[1]
         line = f"{display(m.algo)}: {name}"
         rewards[line], scores[line] = plots.mean_line(x, reward), plots.mean_line(x, score)
         rewarded = f"{reward[:, 0].mean():.2f}", stats.estimate(reward[:, -1], "mean").text(2)
-        scored = *m.both("pass@1"), f"{score.mean():.3f}", m.mean_text("kl")
+        scored = *m.both("pass@1"), f"{score.mean():.3f}", *m.means("greedy"), m.mean_text("kl")
         rows.append((m.label, name, m.n, *rewarded, *scored))
         if "rules" not in name:
+            more = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
             run = f"{display(m.algo)} ({name})"
-            gain = compared("pass@1 after minus before", run, change(m, "pass@1"))
-            earned = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
-            others += compared("learned reward after minus before", run, earned, 2)
-            (misled if earned and earned.low > 0 else others).extend(gain)
+            earned += compared("learned reward after minus before", run, more, 2)
     about = Text(
         "Every seed has its own reward model, trained by ",
         Code("reward_model.py"),
         " with its defaults. The reward shown is the mean reward of the training samples since the "
         "previous evaluation. It includes the rewards for format and by rules where there are any, "
         "and PPO subtracts 1 for a truncated completion. The curves are over the square root of "
-        "the KL, as those of Gao et al., whose KL is of whole answers.",
+        "the KL, as those of Gao et al., whose KL is of whole answers. A gain in pass@1 without "
+        "one in greedy answers can also be that of a lower entropy.",
     )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
     xlabel = "√KL to the initial model, KL in nats per token"
-    yield judged(
-        "language-overoptimisation",
-        "As a model gains in a learned reward alone, its true score falls.",
-        f"{OURS}, after {GAO}",
-        misled,
+    yield from turn_claim(
+        [m for name, m in shown if "rules" not in name],
+        curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
         [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
-        beside=others,
-        figure=curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
-        sign=-1,
+        earned,
     )
-    learned = [m for name, m in shown if "rules" not in name]
-    yield from turn_claim(learned)
 
 
 def distance(m: Method) -> Floats:
@@ -426,7 +462,9 @@ def distance(m: Method) -> Floats:
     return np.sqrt(np.maximum(m.curve("kl")[1].mean(0), 0))
 
 
-def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
+def turn_claim(
+    runs: Sequence[Method], figure: Figure, details: Sequence[Block], beside: Sequence[Compared]
+) -> Iterator[Block]:
     """Between which KLs the gain in accuracy becomes a loss, among runs that differ in their KL."""
     gains: list[tuple[float, Compared]] = []
     for m in runs:
@@ -452,12 +490,12 @@ def turn_claim(runs: Sequence[Method]) -> Iterator[Block]:
             "The true score rises close to the initial model, and falls far from it.",
             word,
             number,
-            compared_forest("language-overoptimisation-turn", found),
-            [comparison_table(found)],
+            figure,
+            [comparison_table(found, beside), *details],
             GAO,
         )
 
-    if gains:  # whose tests the claim before has too: counted twice, which is on the safe side
+    if gains:
         yield tested([x.p for _, x in gains], card)
 
 

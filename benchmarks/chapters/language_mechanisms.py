@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -203,34 +203,66 @@ def at_equal_kl(m: Method, other: Method) -> stats.Estimate | None:
 EARLY, LATE = 0.2, 0.1  # of the training: what the law is fitted on, and what it predicts
 
 
+LAW_RUNS: dict[str, tuple[str, Mapping[str, Any]]] = {  # without a KL, as the paper's
+    "Dr. GRPO from 800 steps": ("dr_grpo", {"model": "tiny-base-800", **suite.ZERO}),
+    **{f"DAPO, upper clip {x['clip_range_high']:g}": ("dapo", x) for x in suite.CLIP_HIGHER},
+    "RLOO": ("rloo", suite.SIGNS[0]),
+}
+
+
 def law_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """R = -a exp(H) + b, fitted to the beginning of a training, at its end."""
-    m = run_of(found, "dapo", "addition", suite.CLIP_HIGHER[0])
-    if m is None:
+    runs = {name: run_of(found, algo, "addition", x) for name, (algo, x) in LAW_RUNS.items()}
+    shown = {name: m for name, m in runs.items() if m}
+    if not shown:
         return
-    predicted, constant, shares = np.array([law_of(*x) for x in steps_of(m)]).T
-    errors = paired(by_seed(m, abs(predicted)), by_seed(m, abs(constant)))
+    rows, against_constant, against_line = [], [], []
+    for run, m in shown.items():
+        laws = [law_of(*x) for x in steps_of(m)]
+        law, constant, line = (np.array([getattr(x, n) for x in laws]) for n in Law._fields[:3])
+        explained = f"{np.mean([x.explained for x in laws]):.0%}"
+        errors = (f"{abs(x).mean():.3f}" for x in (law, constant, line))
+        rows.append((run, m.n, *errors, f"{law.mean():+.3f}", explained))
+        for other, compared_to, name in (
+            (constant, against_constant, "a constant"),
+            (line, against_line, "a line"),
+        ):
+            less = paired(by_seed(m, abs(law)), by_seed(m, abs(other)))
+            what = f"the law minus {name}, {run}"
+            compared_to += compared("error of the accuracy at the end", what, less)
     about = Text(
         "The law is R = -a exp(H) + b, for accuracy R and entropy H. a and b are fitted, by least "
         "squares, to the samples of each step "
         f"in the first {EARLY:.0%} of a seed's training. With the entropy of the last {LATE:.0%} "
         "they give an accuracy, and the error is its distance from the one there. Beside it stands "
-        f"the error of the accuracy that the last tenth of the first {EARLY:.0%} had. Fitted to a "
-        f"whole training, the law explains {np.mean(shares):.0%} of the variance of the accuracy "
-        f"(mean of {m.n} seeds)."
+        f"the error of the accuracy that the last tenth of the first {EARLY:.0%} had, a constant, "
+        "and that of a straight line over samples, fitted to the same steps and kept within 0 and "
+        "1. Explained is the variance of the accuracy by the law fitted to a whole training. The "
+        "runs are all with rewards by rules, without a KL, and with initial models of their own."
     )
-    mean = [f"{abs(x).mean():.3f}" for x in (predicted, constant)]
-    signed = f"{predicted.mean():+.3f}"
-    columns = ("mean error of the law", "with its sign", "of a constant", "n")
+    columns = (
+        *("run", "n", "mean error of the law", "of a constant", "of a line"),
+        *("the law's, with its sign", "variance explained"),
+    )
     yield judged(
         "language-law",
         "The entropy predicts the accuracy: a law fitted to the first fifth of a training holds at "
         "its end.",
         LAW,
-        compared("error of the accuracy at the end", "the law minus a constant", errors),
-        [about, Table("language-law", columns, [(mean[0], signed, mean[1], m.n)])],
+        against_constant,
+        [about, Table("language-law", columns, rows)],
+        beside=against_line,
         sign=-1,
     )
+
+
+class Law(NamedTuple):
+    """By how much the law, a constant and a line are off at the end, and what the law explains."""
+
+    law: float
+    constant: float
+    line: float
+    explained: float
 
 
 def steps_of(m: Method) -> Iterator[tuple[Floats, Floats, Floats]]:
@@ -240,14 +272,16 @@ def steps_of(m: Method) -> Iterator[tuple[Floats, Floats, Floats]]:
         yield share.to_numpy(), entropy["entropy"].to_numpy(), accuracy["accuracy"].to_numpy()
 
 
-def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> tuple[float, float, float]:
-    """What the law, and a constant, are off at the end; the variance that it explains over all."""
+def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> Law:
+    """The errors of predictions from the beginning of a training, [K] steps each."""
     x, early, late = np.exp(entropy), share <= EARLY, share > 1 - LATE
     slope, offset = np.polyfit(x[early], accuracy[early], 1)
     reached = accuracy[late].mean()
     known = accuracy[early & (share > EARLY * (1 - LATE))].mean()
+    line = np.clip(np.polyval(np.polyfit(share[early], accuracy[early], 1), share[late]), 0, 1)
     explained = float(np.corrcoef(x, accuracy)[0, 1] ** 2)
-    return float((slope * x[late] + offset).mean() - reached), float(known - reached), explained
+    predicted = (slope * x[late] + offset).mean(), known, line.mean()
+    return Law(*(float(p - reached) for p in predicted), explained)
 
 
 # ---- Renewed reward models -----------------------------------------------------------------

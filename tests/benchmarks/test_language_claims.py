@@ -138,14 +138,18 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
         method(
             tmp_path, algo, "addition", settings,
             {"pass@1": (0.0, 0.0) if settings["model"] == "tiny-base" else (0.1, 0.8), **MANY},
-            {"accuracy": (0.0, 0.1) if settings["model"] == "tiny-base" else (0.1, 1.5)},
+            {"accuracy": (0.0, 0.1) if settings["model"] == "tiny-base" else (0.1, 1.5),
+             "grad_norm": (-1, -1) if settings["model"] == "tiny-base-400" else (0.0, 1.0)},
         )
         for algo, settings in R1_ZERO
     ]  # fmt: skip
     blocks = [*chapter.zero_section([weak, *strong], tmp_path)]
     none, *some = verdicts(blocks)
     least = "pass@1 after minus before: GRPO from 200 steps, 15% demonstrations, n = 5 (the weakest"
-    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least} of 8")
+    assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least} of 7")
+    # Without a gradient in any step nothing is decided, whatever comes of it.
+    words = {row[1]: row[5] for row in rows(blocks) if row[0] == "pass@1 after minus before"}
+    assert words["GRPO from 400 steps, 15% demonstrations"] == "higher, decides nothing"
     # 0.1 of 0.2 before, 0.8 of 0.95 after; a thousandth more from seed to seed.
     assert some[0].startswith("in part: -0.00")
     found = {row[1]: row[3][:6] for row in rows(blocks) if row[0].startswith("right of formatted")}
@@ -162,20 +166,25 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
         ["tiny-base-800-5", "800", "5%"],
     ]
     assert [row[-1] for row in table] == ["0 of 5", *["5 of 5"] * 7]
-    assert table[1][5:9] == ["0.202", "0.952", "0.102", "0.802 [0.800, 0.804]"]
-    assert table[1][9:12] == ["0.505", "0.842", "0.902"]
+    assert [row[5] for row in table][:3] == ["100%", "0%", "100%"]
+    assert table[1][6:10] == ["0.202", "0.952", "0.102", "0.802 [0.800, 0.804]"]
+    assert table[1][10:13] == ["0.505", "0.842", "0.902"]
     assert [*chapter.zero_section(strong, tmp_path)] == []  # without all of its runs
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.4, "holds"), (0.6, "does not hold")])
 def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None:
+    """All goes in lines: at three fifths of the training 0.9 of the samples have the format."""
     measures = {"pass@1": (0.1, 0.8), "pass@4": (0.2, 0.9), "pass@256": (0.5, end)}
-    m = method(tmp_path, "grpo", "addition", MANY_SAMPLES, measures)
+    m = method(tmp_path, "grpo", "addition", MANY_SAMPLES, measures | {"format": (0.0, 1.5)})
     blocks = [*chapter.many_section([m], tmp_path)]
     (said,) = verdicts(blocks)
-    assert said.startswith(f"{word}: {end - 0.5:+.3f} [")
-    assert [row[5] for row in rows(blocks)][1:] == ["higher, decides nothing"] * 2
+    assert said.startswith(f"{word}: {(end - 0.5) * 0.4:+.3f} [")
+    assert [row[5] for row in rows(blocks)][1:3] == ["higher, decides nothing"] * 2
+    assert rows(blocks)[3][3].startswith(f"{end - 0.5:+.3f} [")
     assert [*chapter.many_section([], tmp_path)] == []
+    bare = method(tmp_path / "x", "grpo", "addition", MANY_SAMPLES, measures | {"format": (0, 0.5)})
+    assert verdicts(chapter.many_section([bare], tmp_path)) == ["not shown: "]
     formatted = [
         method(tmp_path, "grpo", "addition", GROUPS[0], {"pass@16": (0.7, 0.9)}),
         method(tmp_path, "dapo", "addition", CLIP_HIGHER[0], {"pass@16": (0.7, 0.5)}),
@@ -183,7 +192,7 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     ]
     blocks = [*chapter.many_section([m, *formatted], tmp_path)]
     assert verdicts(blocks) == [said]  # which pass@256 of the base model decides alone
-    words = [row[5] for row in rows(blocks)][3:]
+    words = [row[5] for row in rows(blocks)][6:]
     assert words == [f"{word}, decides nothing" for word in ("higher", "lower", "lower")]
     text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
     assert "Of 3 trainings of models that have the format before RL, pass@16 falls in 2" in text
@@ -216,28 +225,17 @@ def test_groups_of_two_are_held_against_a_share_of_sixteen(
 
 def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
     blocks = rlhf(tmp_path, lambda x: 0.1 if x.get("rules") is False else 0.8)
-    misled, turn = cards(blocks)
-    assert misled.verdict == "holds"
-    assert text_of(misled.number).startswith("-0.400 [")
-    (compared,) = [x for x in misled.details if isinstance(x, Table) and not x.name]
+    (turn,) = cards(blocks)
+    (compared,) = [x for x in turn.details if isinstance(x, Table) and not x.name]
     found = cells_of(compared)
     # The metric of the last fifth of the training is from 2.6 to 3.0 in ten steps: 2.82, and the
     # first step's is 1.04.
     assert [row[3].split(" ")[0] for row in found] == ["-0.400"] * 3 + ["+1.78"] * 3
-    assert {row[5] for row in found[:3]} == {"lower"}
+    assert [row[5] for row in found] == ["lower"] * 3 + ["higher, decides nothing"] * 3
     table = rows(blocks, "language-overoptimisation")
     assert table[3][:3] == ["RLHF-PPO", "learned and rules", "5"]
     assert table[0][3:5] == ["1.04", "2.82 [2.82, 2.82]"]
     assert (turn.verdict, turn.number) == ("not shown", "")  # lower whatever the weight of the KL
-
-
-def test_a_reward_that_does_not_rise_decides_nothing(tmp_path: Path) -> None:
-    runs = [
-        method(tmp_path, algo, "addition", x, {"pass@1": (0.5, 0.1), "kl": (0, 1)},
-               {"reward": (1.0, 1.0)})
-        for algo, x in RLHF
-    ]  # fmt: skip
-    assert verdicts(chapter.rlhf_section(runs, tmp_path))[0] == "not shown: "
 
 
 def test_the_axis_is_the_square_root_of_the_kl(tmp_path: Path) -> None:
@@ -246,7 +244,7 @@ def test_the_axis_is_the_square_root_of_the_kl(tmp_path: Path) -> None:
     assert (x[0], x[-1]) == (0, pytest.approx(0.5))
     # pass@1 goes in a line from 0.502 to 0.102.
     table = rows(rlhf(tmp_path, lambda _: 0.1, lambda _: 0.248), "language-overoptimisation")
-    assert {(row[5], row[6][:7], *row[7:]) for row in table} == {
+    assert {(row[5], row[6][:7], row[7], row[-1]) for row in table} == {
         ("0.502", "0.102 [", "0.302", "0.250")
     }
 
@@ -295,14 +293,13 @@ def test_seeds_that_share_their_data_are_pairs(
 def test_accuracy_that_turns_is_said_to(tmp_path: Path) -> None:
     end = lambda x: 0.6 if x.get("kl_coef") == 0.5 else 0.3  # noqa: E731
     said = verdicts(rlhf(tmp_path, end, lambda x: 0.1 / x.get("kl_coef", 0.1)))
-    assert said[0].startswith("in part: +0.100 [")
     # Seeds differ by a thousandth, 0.002 on average.
-    assert said[1].startswith(
+    assert said[0].startswith(
         "holds: pass@1 turns from a gain to a loss between a KL of 0.202 and 0.502 n"
     )
     end = lambda x: 0.6 if x.get("kl_coef") == 0.05 else 0.3  # noqa: E731
     said = verdicts(rlhf(tmp_path, end, lambda x: 0.1 / x.get("kl_coef", 0.1)))
-    assert said[1] == "does not hold: "
+    assert said == ["does not hold: "]
 
 
 def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
@@ -484,7 +481,12 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     measures |= {name: (0.5, 0.6) for name in ("format", "pass@4", "pass@64", "pass@256")}
     measures |= {"entropy": (0.3, 0.2), "truncated": (0.0, 0.1)}
     metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
-    metrics |= {"length": (30.0, 20.0), "all_solved": (0.1, 0.3), "all_failed": (0.3, 0.1)}
+    metrics |= {
+        "grad_norm": (1.0, 1.0),
+        "length": (30.0, 20.0),
+        "all_solved": (0.1, 0.3),
+        "all_failed": (0.3, 0.1),
+    }
     metrics |= {"entropy": (0.3, 0.2), "pairs": (0.0, 50.0)}
     metrics |= {name: (0.1, 0.2) for name in ("movable", "old_prob", "old_prob_high")}
     metrics |= {name: (20.0, 30.0) for name in ("rankable", "ranked")}
