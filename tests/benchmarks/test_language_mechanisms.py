@@ -77,12 +77,16 @@ def test_each_side_of_the_clip_is_held_against_no_clip_at_the_same_kl(tmp_path: 
 def test_the_law_is_fitted_to_the_beginning_alone() -> None:
     share, entropy = np.arange(1, 101) / 100, np.linspace(0.5, 0.1, 100)
     accuracy = 0.9 - 0.3 * np.exp(entropy)
-    off, constant, explained = chapter.law_of(share, entropy, accuracy)
-    assert (off, explained) == (pytest.approx(0), pytest.approx(1))
+    found = chapter.law_of(share, entropy, accuracy)
+    assert (found.law, found.explained) == (pytest.approx(0), pytest.approx(1))
     # The steps of 19 and 20%, against those of 91 to 100%.
-    assert constant == pytest.approx(accuracy[18:20].mean() - accuracy[90:].mean())
+    assert found.constant == pytest.approx(accuracy[18:20].mean() - accuracy[90:].mean())
     turned = np.where(share > 0.2, accuracy + 0.1, accuracy)
-    assert chapter.law_of(share, entropy, turned)[0] == pytest.approx(-0.1)
+    assert chapter.law_of(share, entropy, turned).law == pytest.approx(-0.1)
+    # The same steep line until the end would give more than 1.
+    steep = chapter.law_of(share, entropy, np.minimum(0.2 + 2 * share, 0.6))
+    assert steep.line == pytest.approx(0.4)
+    assert chapter.law_of(share, entropy, 0.2 + 0.5 * share).line == pytest.approx(0)
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.7, "holds"), (0.5, "does not hold")])
