@@ -131,7 +131,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         "weights of REINFORCE, advantages of A2C and GRPO, the cost of a critic",
         lambda store: policy_gradients.page(store.loaded, store.results),
         needs=of_suite("policy-gradient"),
-        files=("critic_cost.json",),
+        files=("critic_cost.json", "gradient_variance.json"),
     ),
     Chapter(
         "ablations.md",

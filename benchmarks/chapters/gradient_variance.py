@@ -37,7 +37,7 @@ NAMES = {
     "q": "Q",
 }
 COLUMNS = (
-    *("policies", "weight", "n", "variance [95%]", "variance / signal [95%]"),
+    *("policies", "weight", "n", "variance [95%]", "relative variance [95%]"),
     *("R(tau)'s, divided by it [95%]", "cosine with the gradient [95%]"),
 )
 
@@ -50,6 +50,11 @@ def page(results: Path) -> Sequence[Block]:
 POLICIES = ("policies", "mean return", "V explains", "Q explains")
 LOWER, HIGHER = "lower at every stage", "higher at every stage"
 UNKNOWN = "not the same or not known at every stage"
+RELATIVE = (
+    "The relative variance of a weight is the variance of its estimates of the gradient, summed "
+    "over the parameters, divided by the squared length of the component of their mean along the "
+    "gradient."
+)
 
 
 class StageFigures:
@@ -72,30 +77,40 @@ class StageFigures:
     def variance(self, weight: str) -> Floats:
         return self.figures[weight]["variance"]
 
-    def signal(self, weight: str) -> Floats:
+    def length(self, weight: str) -> Floats:
         """The squared length of the mean; of those that have the same mean, from the one of them
-        that varies least. NaN where none is detected."""
-        signal = self.figures[REFERENCE if weight in UNBIASED else weight]["signal"]
-        return np.where(signal > 0, signal, np.nan)
+        that varies least. NaN where it is too short to be detected."""
+        length = self.figures[REFERENCE if weight in UNBIASED else weight]["signal"]
+        return np.where(length > 0, length, np.nan)
+
+    def signal(self, weight: str) -> Floats:
+        """The squared length of the mean's component along the gradient. NaN where none is
+        detected."""
+        gradient = self.length(REFERENCE)
+        if weight in UNBIASED:
+            return gradient
+        # Not the mean's own length: a bias is no signal.
+        dot = self.figures[weight]["dot"]
+        return np.where(dot > 0, dot, np.nan) ** 2 / gradient
 
     def relative(self, weight: str) -> Floats:
         """Variance over signal."""
         return self.variance(weight) / self.signal(weight)
 
-    def factor(self, weight: str) -> Floats:
-        """By how much the relative variance is smaller than R(tau)'s."""
-        if weight in UNBIASED:  # the signal is the same, seen or not
-            return self.variance(WORST) / self.variance(weight)
-        return self.relative(WORST) / self.relative(weight)
+    def ratio(self, weight: str, other: str) -> Floats:
+        """The relative variance of a weight divided by that of another one."""
+        if weight in UNBIASED and other in UNBIASED:  # the signal is the same, seen or not
+            return self.variance(weight) / self.variance(other)
+        return self.relative(weight) / self.relative(other)
+
+    def difference(self, weight: str, other: str) -> Estimate | None:
+        """log10 of the ratio, over seeds; None where a signal is not detected."""
+        ratio = self.ratio(weight, other)
+        return stats.mean_difference(np.log10(ratio)) if np.isfinite(ratio).all() else None
 
     def cosine(self, weight: str) -> Floats:
         """Between the mean of a weight and the gradient."""
-        return self.figures[weight]["dot"] / np.sqrt(self.signal(weight) * self.signal(REFERENCE))
-
-    def comparison(self, weight: str) -> Estimate | None:
-        """The logarithm of the factor, over seeds; None where a signal is not detected."""
-        factor = self.factor(weight)
-        return stats.estimate(np.log10(factor), "mean") if np.isfinite(factor).all() else None
+        return self.figures[weight]["dot"] / np.sqrt(self.length(weight) * self.length(REFERENCE))
 
     def is_biased(self, weight: str) -> bool:
         """Whether the interval of the cosine lies below 1."""
@@ -105,10 +120,15 @@ class StageFigures:
         return bool(np.isfinite(cosine).all() and stats.estimate(cosine, "mean").high < 1)
 
 
+def stages_of(stored: dict[str, Any]) -> dict[str, StageFigures]:
+    """The figures of every stage of gradient_variance.json."""
+    names = dict.fromkeys(m["stage"] for m in stored["measurements"])
+    return {name: StageFigures(stored, name) for name in names}
+
+
 def comparison(stored: dict[str, Any]) -> Iterator[Block]:
     """The page of gradient_variance.json."""
-    names = list(dict.fromkeys(m["stage"] for m in stored["measurements"]))
-    stages = {name: StageFigures(stored, name) for name in names}
+    stages = stages_of(stored)
     weights = list(dict.fromkeys(weight for stage in stages.values() for weight in stage.weights))
     words = {weight: word_of(weight, stages) for weight in weights if weight != WORST}
     biased = [weight for weight in weights if any(s.is_biased(weight) for s in stages.values())]
@@ -117,7 +137,7 @@ def comparison(stored: dict[str, Any]) -> Iterator[Block]:
         for weight in stage.weights:
             about = name, weight_name(weight), str(stored["seeds"])
             variance = geometric(stage.variance(weight)), geometric(stage.relative(weight))
-            factor = "" if weight == WORST else geometric(stage.factor(weight))
+            factor = "" if weight == WORST else geometric(stage.ratio(WORST, weight))
             cosines = stage.cosine(weight)
             cosine = undetected(cosines) or stats.estimate(cosines, "mean").text(2)
             cosine = "1, by definition" if weight == REFERENCE else cosine
@@ -131,7 +151,7 @@ def comparison(stored: dict[str, Any]) -> Iterator[Block]:
         "gradient-variance",
         "Relative variance of the gradient with each weight",
         "scores_by_value",
-        {"panels": panels, "xlabel": "", "ylabel": "variance / signal", "log_y": True},
+        {"panels": panels, "xlabel": "", "ylabel": "relative variance", "log_y": True},
     )
     elsewhere = {weight: "points elsewhere at some stage" for weight in biased}
     yield Table(
@@ -147,17 +167,18 @@ def comparison(stored: dict[str, Any]) -> Iterator[Block]:
         f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several stages "
         "are frozen, and of each the gradient is estimated "
         f"{plural(stored['estimates'], 'time')} from {plural(stored['episodes'], 'new episode')}, "
-        "with every weight of the log-probabilities and gamma 1. Variance is the trace of the "
-        "covariance of an estimate, signal the squared length of its mean, and their quotient, the "
-        "relative variance, does not depend on the scale of the weights."
+        f"with every weight of the log-probabilities and gamma 1. {RELATIVE} It does not depend on "
+        "the scale of the weights, and a bias across the gradient does not lower it. No signal is "
+        "detected where the estimate of that component is not above 0. The square of a noisy "
+        "estimate is too large on average, which favours the weights with the most noise."
     )
     yield Text(
         "R(tau), return-to-go and return-to-go minus V have the same mean, the gradient itself. "
         "Its length is taken from the last of them, which varies least. A cosine below 1 is the "
-        "bias of a weight. Its estimate may be above 1, and is unknown where no signal is "
-        "detected. V and Q are fitted to each frozen policy on episodes of their own, so that no "
-        "critic lags behind. All episodes of an estimate with GRPO's weights begin in the same "
-        "state. Geometric means over seeds, arithmetic ones of cosines."
+        "bias of a weight. Its estimate may be above 1, and is unknown where the mean itself is "
+        "too short to be detected. V and Q are fitted to each frozen policy on episodes of their "
+        "own, so that no critic lags behind. All episodes of an estimate with GRPO's weights begin "
+        "in the same state. Geometric means over seeds, arithmetic ones of cosines."
     )
     yield Fold(
         f"The figures of every weight at every stage: {plural(len(rows), 'row')}",
@@ -170,9 +191,14 @@ def comparison(stored: dict[str, Any]) -> Iterator[Block]:
     yield command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
 
 
+def beside_worst(weight: str, stages: dict[str, StageFigures]) -> list[Estimate | None]:
+    """log10 of R(tau)'s relative variance divided by that of a weight, at its stages."""
+    return [s.difference(WORST, weight) for s in stages.values() if weight in s.figures]
+
+
 def word_of(weight: str, stages: dict[str, StageFigures]) -> str:
     """How the relative variance with a weight compares with R(tau)'s over the stages."""
-    found = [stage.comparison(weight) for stage in stages.values() if weight in stage.figures]
+    found = beside_worst(weight, stages)
     if all(e and e.low > 0 for e in found):
         return LOWER
     if all(e and e.high < 0 for e in found):
@@ -181,23 +207,38 @@ def word_of(weight: str, stages: dict[str, StageFigures]) -> str:
 
 
 def factors_text(weight: str, stages: dict[str, StageFigures]) -> str:
-    """`4.17 to 5.56`: over the stages at which a signal is detected."""
-    found = [stage.comparison(weight) for stage in stages.values() if weight in stage.figures]
+    """`4.17 to 5.56`, or `33 to 48 at 2 of 4 stages` where a signal is detected only there."""
+    found = beside_worst(weight, stages)
     factors = [10**e.value for e in found if e]
-    return f"{shown(min(factors))} to {shown(max(factors))}" if factors else ""
+    if not factors:
+        return ""
+    where = "" if len(factors) == len(found) else f" at {len(factors)} of {len(found)} stages"
+    return f"{shown(min(factors))} to {shown(max(factors))}{where}"
 
 
 def outcome(words: dict[str, str], biased: Sequence[str]) -> str:
     """With how many weights the relative variance is lower than R(tau)'s, and which are biased."""
-    others = ", ".join(dict.fromkeys(kind_of(x) for x, word in words.items() if word != LOWER))
-    kinds = ", ".join(dict.fromkeys(map(kind_of, biased)))
+    weights = list(words)
+    others = kinds_of([weight for weight in weights if words[weight] != LOWER], weights)
+    kinds = kinds_of(biased, weights)
     lower = list(words.values()).count(LOWER)
     return (
         f"With {lower} of {plural(len(words), 'weight')} the relative variance of the gradient is "
         "lower than with R(tau) at every stage"
-        + (f", not with {others}." if others else ".")
+        + (f", which is not shown for {others}." if others else ".")
         + (f" The mean points elsewhere at some stage with {kinds}." if kinds else "")
     )
+
+
+def kinds_of(chosen: Sequence[str], weights: Sequence[str]) -> str:
+    """`Q, GAE`, or `Q, GAE (lambda 0; lambda 0.5)` where other lambdas are not chosen."""
+    found = []
+    for kind in dict.fromkeys(map(kind_of, chosen)):
+        of_kind = [weight_name(x) for x in weights if kind_of(x) == kind]
+        names = [weight_name(x) for x in chosen if kind_of(x) == kind]
+        some = "; ".join(name.removeprefix(f"{kind}, ") for name in names)
+        found.append(kind if names == of_kind else f"{kind} ({some})")
+    return ", ".join(found)
 
 
 def kind_of(weight: str) -> str:

@@ -1,12 +1,14 @@
 """The page of policy gradients: REINFORCE weights, A2C's advantages, and no critic.
 
 Reads the runs of `python benchmarks/sweep.py --suite policy-gradient`, those of REINFORCE of
-`--suite ablations`, and the measurements of `benchmarks/critic_cost.py`.
+`--suite ablations`, and the measurements of `benchmarks/critic_cost.py` and
+`benchmarks/gradient_variance.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -31,22 +33,28 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.differences import (
     CLAIM_RULE,
     HOLM,
-    LEVEL,
-    Answer,
+    Compared,
     Verdicts,
     answer,
     answered,
+    compared,
     corrected,
-    lies_above,
+    judged,
     p_of,
     tested,
     verdict_forest,
     with_p,
 )
 from manyseeds.benchmarks.chapters.environment_pages import TO_THRESHOLD, core_seconds_note
+from manyseeds.benchmarks.chapters.gradient_variance import (
+    RELATIVE,
+    StageFigures,
+    stages_of,
+    weight_name,
+)
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog, suite
-from manyseeds.benchmarks.measurements.critic_cost import STORED
+from manyseeds.benchmarks.measurements import critic_cost, gradient_variance
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.comparison import MEASURES
 from manyseeds.benchmarks.store.names import display
@@ -55,7 +63,7 @@ from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural
-from manyseeds.stats import Floats, Parity
+from manyseeds.stats import Parity
 
 Rows = list[tuple[str, ...]]
 METRIC_POINTS = 40  # of a curve of metrics
@@ -67,7 +75,7 @@ STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     """All sections that there are runs for. folder: of the results, with the measurements."""
     titled = {
-        "REINFORCE weights": weights_section(results),
+        "REINFORCE weights": weights_section(results, folder),
         "GAE, n-step and Monte Carlo advantages": estimators_section(results),
         "Advantages without a critic": advantages_section(results),
         "Cost of the critic": critic_section(results, folder),
@@ -75,7 +83,7 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
     if blocks := corrected(sections(titled)):
         yield Text(
             f"{CLAIM_RULE} The details of a claim say when a comparison is true. {HOLM} The tests "
-            "on signal / noise are corrected with them. Other verdicts in the tables decide "
+            "on relative variances are corrected with them. Other verdicts in the tables decide "
             "nothing and are single tests. Costs are compared by their ranges."
         )
         yield from blocks
@@ -83,10 +91,7 @@ def page(results: Sequence[Result], folder: Path) -> Iterator[Block]:
 
 # ---- REINFORCE ------------------------------------------------------------------------
 
-WEIGHT_COLUMNS = (
-    *("weight", "normalised", "n"),
-    *("variance of the gradient [95%]", "signal / noise [95%]"),
-)
+WEIGHT_COLUMNS = ("weight", "normalised", "n", "variance of the gradient [95%]")
 # The first of each pair has the less noisy gradient.
 LESS_NOISE = (("return_to_go", "total_return"), ("baseline", "return_to_go"), ("q", "return_to_go"))
 SCALES = {True: "normalised weights", False: "raw weights"}
@@ -135,90 +140,94 @@ def geometric_mean(result: Result, name: str, share: float = 1) -> tuple[Line, s
     return Line(line.x, y, lower, upper, line.n), f"{value} [{low}, {high}]"
 
 
-def signal_to_noise(result: Result) -> Floats:
-    """Squared length of the mean gradient over the variance, `[S]`, over the training.
-
-    The expected squared length of an estimate is that of its mean plus its variance. Where the
-    signal is weak, its estimate may be negative.
-    """
-    rows = metrics_of(result, "grad_norm", "grad_variance")
-    rows["square"] = rows["grad_norm"] ** 2
-    sums = rows.groupby("seed")[["grad_variance", "square"]].sum()
-    signal = sums["square"] - sums["grad_variance"]
-    return (signal / sums["grad_variance"]).to_numpy()
-
-
-def weights_section(results: Sequence[Result]) -> Iterator[Block]:
-    """REINFORCE's four weights: returns, and the variance of the gradient."""
+def weights_section(results: Sequence[Result], folder: Path) -> Iterator[Block]:
+    """REINFORCE's four weights: the noise of their gradients on frozen policies, returns, and the
+    variance of the gradient in training."""
+    path = find_file(folder, "gradient_variance.json")
+    yield from section_of(path, gradient_variance.STORED, noise_blocks)
     env = "CartPole-v1"
     rows: Rows = []
     runs = []
     panels: dict[str, dict[str, Line]] = {}
-    signals: dict[tuple[bool, str], Floats] = {}
     for (normalize, scale), weight in product(SCALES.items(), suite.WEIGHTS):
-        own = {"weight": weight, "normalize_advantage": normalize}
+        own = {"weight": weight, "normalize_advantage": normalize, "gamma": 1.0}
         if result := run_with(results, "reinforce", env, **own):
             with left_out(result.run.path):
                 line, variance = geometric_mean(result, "grad_variance")
-                signal = signal_to_noise(result)
-                ratio = stats.estimate(signal, "mean")
                 about = (weight, "yes" if normalize else "no", str(len(result.seeds)))
-                rows.append((*about, variance, ratio.text(2)))
+                rows.append((*about, variance))
                 runs.append(result.run)
-                signals[normalize, weight] = signal
                 panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(result)
                 panels.setdefault(f"variance, {scale}", {})[weight] = line
     if not rows:
         return
-    compared = [
-        (signals[normalize, a], signals[normalize, b])
-        for normalize in SCALES
-        for a, b in LESS_NOISE
-        if (normalize, a) in signals and (normalize, b) in signals
-    ]
     variances = [title for title in panels if title.startswith("variance")]
     label = "Returns and variance of the gradient for four weights"
-
-    def card(p: Sequence[float]) -> Claim:
-        return answered(
-            "The gradient has less noise with return-to-go than with R(tau), and less with a "
-            "baseline or Q than with return-to-go.",
-            f"{OURS}; of a baseline, Sutton and Barto, 2018, section 13.4",
-            [has_more(*sides, of_sides) for sides, of_sides in zip(compared, p, strict=True)],
-            "of signal / noise",
-            curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances),
-            [Table("reinforce-weights", WEIGHT_COLUMNS, rows), *WEIGHTS_ABOUT, *commands(runs)],
-        )
-
-    yield tested([stats.permutation_p(*sides) for sides in compared], card)
+    yield WEIGHTS_ABOUT
+    yield curves("reinforce", label, panels, ylabel="", columns=2, log_y=variances)
+    table = Table("reinforce-weights", WEIGHT_COLUMNS, rows)
+    yield folded_if_long("The variance of the gradient in training", table)
+    yield from commands(runs)
 
 
-def has_more(a: Floats, b: Floats, p: float) -> Answer:
-    """Whether the mean of `[S1]` is above that of `[S2]`: the intervals say so, and p agrees."""
-    return lies_above(*(stats.estimate(x, "mean") for x in (a, b))) if p < LEVEL else "undecided"
+def noise_blocks(stored: dict[str, Any]) -> Iterator[Block]:
+    """The claim on the noise of the weights, by gradient_variance.json."""
+    found: list[Compared] = []
+    untested: list[str] = []
+    for (weight, other), (name, stage) in product(LESS_NOISE, stages_of(stored).items()):
+        if not {weight, other} <= stage.figures.keys():
+            continue
+        what = f"{weight_name(weight)} against {weight_name(other)}, {name}"
+        if difference := stage.difference(weight, other):
+            found += compared("log10 of the relative variance", what, difference)
+        else:
+            untested.append(f"{what} ({undetected(stage, weight, other)})")
+    if not found:
+        return
+    details: list[Block] = [NOISE_ABOUT]
+    if untested:
+        details.append(Text(f"Not tested: {'; '.join(untested)}."))
+    yield judged(
+        "reinforce-noise",
+        "The gradient has less noise with return-to-go than with R(tau), and less with a "
+        "baseline or Q than with return-to-go.",
+        f"{OURS}; of a baseline, Sutton and Barto, 2018, section 13.4",
+        found,
+        details,
+        sign=-1,
+    )
 
 
-WEIGHTS_ABOUT = (
-    Text(
-        "A comparison is true if the interval of signal / noise lies above that of the other "
-        "weight with the same normalisation and the permutation test agrees, false if below."
-    ),
-    Text(
-        "REINFORCE on CartPole-v1. ",
-        Code("--weight"),
-        " selects the weight of the log-probabilities. Each weight is trained separately. Scores "
-        "are on the page of ",
-        Link("ablations", page="ablations.md"),
-        ". The variance is that of an update's gradient before clipping, estimated from its "
-        "episodes and summed over the parameters. The table has its geometric mean over the "
-        "training, without those parts in which it is 0 of a seed, all of whose episodes return "
-        "the same. Signal / noise is the squared length of the true gradient divided by that "
-        "variance, which does not depend on the scale of the weights. An estimate below 0 means "
-        "that no signal is detected. Normalised weights have mean 0 in every update, which acts as "
-        "a baseline. ",
-        Code("--no-normalize-advantage"),
-        " keeps the raw weights. The weight Q has the bias of a learned Q network.",
-    ),
+def undetected(stage: StageFigures, *weights: str) -> str:
+    """`Q has no signal in 2 of 10 seeds`, of all weights of which that is so."""
+    seen = {weight: np.isfinite(stage.relative(weight)) for weight in weights}
+    return ", ".join(
+        f"{weight_name(weight)} has no signal in {int((~here).sum())} of {len(here)} seeds"
+        for weight, here in seen.items()
+        if not here.all()
+    )
+
+
+NOISE_ABOUT = Text(
+    f"{RELATIVE} The signal is that component. All weights have the same frozen policies, those of "
+    "the page ",
+    Link("Variance of the policy gradient", page="gradient-variance.md"),
+    ", so that seeds are paired. Less noise is below 0, half as much -0.3. A comparison is not "
+    "tested where a weight has no signal in some seed. Q is learned, and its bias across the "
+    "gradient is no signal.",
+)
+WEIGHTS_ABOUT = Text(
+    "REINFORCE on CartPole-v1 with gamma 1. ",
+    Code("--weight"),
+    " selects the weight of the log-probabilities. Each weight trains policies of its own, so that "
+    "these variances do not tell which has less noise. Scores are on the page of ",
+    Link("ablations", page="ablations.md"),
+    ". The variance is that of an update's gradient before clipping, estimated from its "
+    "episodes and summed over the parameters. The table has its geometric mean over the "
+    "training, without those parts in which it is 0 of a seed, all of whose episodes return "
+    "the same. Normalised weights have mean 0 in every update, which acts as a baseline. ",
+    Code("--no-normalize-advantage"),
+    " keeps the raw weights.",
 )
 
 
@@ -352,7 +361,8 @@ def advantage_name(settings: dict[str, Any]) -> str:
     name = settings.get("advantage", "return_to_go").replace("_", " ")
     name += STDS[settings.get("std", "group")]
     name += ", ended peers as 0" * (settings.get("peers") == "all")
-    size = settings.get("minibatch_size")
+    gamma, size = settings.get("gamma"), settings.get("minibatch_size")
+    name += f", gamma {gamma:g}" if gamma is not None else ""
     return f"{name}, minibatch {size}" if size else name
 
 
@@ -364,13 +374,22 @@ def groups_without_signal(result: Result) -> str:
     return " / ".join(f"{half.mean():.0%}" for half in halves if half.size)
 
 
+def informative_share(result: Result) -> float:
+    """The share of groups with a gradient, over the windows of the training; 0 only where no update
+    of any seed has one."""
+    rows = metrics_of(result, "zero_variance")
+    return float((1 - rows.groupby("seed")["zero_variance"].mean()).mean())
+
+
 def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
     """GRPO's advantages over all environments, beside PPO with the same budget."""
     rows: Rows = []
     panels: dict[str, dict[str, Line]] = {}
     by_name: dict[tuple[str, str], Result] = {}  # by environment and name
-    compared = *suite.ADVANTAGES, *suite.LARGE_MINIBATCHES, None
-    for env, settings in product(suite.BUDGETS, compared):
+    shares: dict[tuple[str, str], float] = {}  # of groups with a gradient
+    supervised = [side for pair in suite.SUPERVISION for side in pair]
+    trained = *suite.ADVANTAGES, *suite.LARGE_MINIBATCHES, *supervised, None
+    for env, settings in product(suite.BUDGETS, trained):
         algo = "ppo" if settings is None else "grpo"
         if result := run_with(results, algo, env, **(settings or {})):
             name = PPO_NAME if settings is None else advantage_name(settings)
@@ -379,12 +398,14 @@ def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
                 final, auc = result.text("final", "mean"), result.text("auc", "mean")
                 scores = (result.text("final"), final, result.failures_text(), auc)
                 rows.append((env, name, str(len(result.seeds)), *scores, silent))
+                if settings is not None:
+                    shares[env, name] = informative_share(result)
                 by_name[env, name] = result
-                if settings not in suite.LARGE_MINIBATCHES:
+                if settings is None or settings in suite.ADVANTAGES:
                     panels.setdefault(env, {})[name] = mean_curve(result)
     if panels:
         for about in GRPO_CLAIMS:
-            yield grpo_claim(*about, by_name)
+            yield grpo_claim(*about, by_name, shares)
         yield from ADVANTAGES_ABOUT
         label = "Greedy returns with each advantage"
         yield curves("advantages", label, panels, ylabel="greedy return", columns=2)
@@ -394,26 +415,48 @@ def advantages_section(results: Sequence[Result]) -> Iterator[Block]:
 
 
 PLAIN = advantage_name({})
-# Claim, its source, name of its table, the advantage that it says is as good as or better than the
-# other, what their difference is called, and what the verdicts on it mean; saturated sides are
-# equally good.
+UNTESTED = "not tested"
+SUPERVISION_ABOUT = Text(
+    "Gamma is 1, as in the paper: a discount would take the later rewards of an episode out of its "
+    "outcome, which is credited to all steps. Both sides have the minibatches of the preset, or "
+    "larger ones, which reduce the noise of an outcome. A comparison is not tested where no update "
+    "of a side has a gradient, so that its policies stay as they were initialised, or where all "
+    "seeds of both sides score the same. On CartPole every reward is 1, and the normalised rewards "
+    "of steps are 0."
+)
+CRITIC_ABOUT = Text(
+    "A comparison counts also where no group has a gradient: whether the episodes of a group "
+    "differ is part of the claim."
+)
+# Claim, its source, name of its table, pairs of the advantage that it says is as good as or better
+# than the other, what their difference is called, what the verdicts on it and a side without a
+# gradient mean, and what else there is to say; for the critic, saturated sides are equally good.
 GRPO_CLAIMS = (
     (
         "Comparing the episodes of a group replaces the critic: GRPO ends as high as PPO.",
         f"{OURS}; the paper's argument is memory",
         "grpo-critic",
-        (PLAIN, PPO_NAME),
+        {"": (PLAIN, PPO_NAME)},
         "GRPO minus PPO",
         {"better": "true", "equivalent": "true", "saturated": "true", "worse": "false"},
+        CRITIC_ABOUT,
     ),
     (
         "Advantages from the rewards of every step (process supervision) lead higher than those "
         "from the return alone (outcome supervision).",
         GRPO,
         "grpo-process",
-        ("process", "outcome"),
+        {
+            f", minibatch {process.get('minibatch_size', 'of the preset')}": (
+                advantage_name(process),
+                advantage_name(outcome),
+            )
+            for process, outcome in suite.SUPERVISION
+        },
         "process minus outcome",
-        {"better": "true", "equivalent": "false", "saturated": "false", "worse": "false"},
+        {"better": "true", "equivalent": "false", "worse": "false"}
+        | {"saturated": UNTESTED, "no gradient": UNTESTED},
+        SUPERVISION_ABOUT,
     ),
 )
 
@@ -422,33 +465,62 @@ def grpo_claim(
     claim: str,
     source: str,
     name: str,
-    pair: tuple[str, str],
+    pairs: Mapping[str, tuple[str, str]],
     sides: str,
     meaning: Mapping[str, str],
+    about: Text,
     by_name: Mapping[tuple[str, str], Result],
+    shares: Mapping[tuple[str, str], float],
 ) -> Claim:
-    """A claim on GRPO, judged by the late scores of a pair in every environment."""
+    """A claim on GRPO, judged by the late scores of pairs in every environment.
+
+    pairs: by what tells them apart. shares: of groups with a gradient; PPO has none.
+    """
     verdicts: dict[str, Parity | None] = {}
     specs: dict[str, Scores] = {}
+    untested: dict[str, str] = {}  # and why
+    gradients: dict[str, str] = {}
     measure = MEASURES["late"]
-    for env in suite.BUDGETS:
+    for env, (which, pair) in product(suite.BUDGETS, pairs.items()):
         ours, other = (by_name.get((env, x)) for x in pair)
-        if ours and other:
-            verdicts[env], specs[env] = parity_of(ours, other, "late"), ours.spec
+        if not ours or not other:
+            continue
+        key = f"{env}{which}"
+        found = {x: shares[env, x] for x in pair if (env, x) in shares}
+        gradients[key] = " / ".join(map(share_text, found.values()))
+        silent = [x for x, share in found.items() if share == 0]
+        verdict, specs[key] = parity_of(ours, other, "late"), ours.spec
+        if silent and "no gradient" in meaning:
+            untested[key] = f"no gradient with {', '.join(silent)}"
+        elif answer(verdict, meaning) == UNTESTED:
+            untested[key] = verdict_text(verdict, ours.spec)
+        else:
+            verdicts[key] = verdict
 
     def card(p: Sequence[float]) -> Claim:
-        judged = with_p(verdicts, p)
-        rows = [(e, verdict_text(v, specs[e]), answer(v, meaning)) for e, v in judged.items()]
-        return answered(
+        decisive = with_p(verdicts, p)
+        answers = {key: answer(verdict, meaning) for key, verdict in decisive.items()}
+        texts = {key: verdict_text(verdict, specs[key]) for key, verdict in decisive.items()}
+        texts |= untested
+        columns = "environment", "groups with a gradient", f"{measure}, {sides}", "claim"
+        rows = [(x, gradients[x], texts[x], answers.get(x, UNTESTED)) for x in gradients]
+        found = answered(
             claim,
             source,
-            [row[-1] for row in rows],
+            [*answers.values()],
             f"by {measure}",
-            verdict_forest(name, sides, {measure: judged}, sides),
-            [Table(name, ("environment", f"{measure}, {sides}", "claim"), rows)] if rows else [],
+            verdict_forest(name, sides, {measure: decisive}, sides),
+            [Table(name, columns, rows), about] if rows else [],
         )
+        number = f"{found.number}, {UNTESTED} in {len(untested)}" if untested else found.number
+        return replace(found, number=number)
 
     return tested(p_of(verdicts), card)
+
+
+def share_text(share: float) -> str:
+    """`none`, `45%`, or `<1%`: none only where it is 0."""
+    return "none" if share == 0 else "<1%" if share < 0.005 else f"{share:.0%}"
 
 
 ADVANTAGES_ABOUT = (
@@ -461,15 +533,15 @@ ADVANTAGES_ABOUT = (
         " the episodes that it is compared with, and ",
         Code("--std"),
         " the standard deviation that it is divided by. All other settings are the preset's, which "
-        "was tuned for return to go. PPO has its preset and GRPO's budget. Two more runs on "
-        "CartPole have larger minibatches, that is, fewer and less noisy steps on the same "
-        "episodes.",
+        "was tuned for return to go, but for a gamma or a minibatch that a name has. Larger "
+        "minibatches are fewer and less noisy steps on the same episodes. PPO has its preset and "
+        "GRPO's budget.",
     ),
     Text(
         "Groups without signal are those in which all advantages are 0, in the first and in the "
-        "second half of the training: either all episodes have reached the maximum return, or the "
-        "returns have been equal from the start. On Pendulum no episode ends early, so the choice "
-        "of peers has no effect."
+        "second half of the training: all episodes have the same return, such as the maximum, or "
+        "what is compared is equal by itself. On Pendulum no episode ends early, so the choice of "
+        "peers has no effect."
     ),
 )
 
@@ -486,7 +558,7 @@ CRITIC_COLUMNS = (
 def critic_section(results: Sequence[Result], folder: Path) -> Sequence[Block]:
     """PPO against GRPO at the same budget; nothing without measurements."""
     path = find_file(folder, "critic_cost.json")
-    return section_of(path, STORED, lambda stored: critic_blocks(stored, results))
+    return section_of(path, critic_cost.STORED, lambda stored: critic_blocks(stored, results))
 
 
 def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Block]:

@@ -178,6 +178,7 @@ def test_factors_and_cosines() -> None:
             "gae 0.9": (50.0, 16.0, 4.0),
             "grpo": (8000.0, 16.0, 8.0),
             "q": (10.0, -1.0, 2.0),
+            "gae 0.5": (10.0, 16.0, -1.0),
         }
     )
     blocks = [*chapter.comparison(stored)]
@@ -186,22 +187,40 @@ def test_factors_and_cosines() -> None:
     assert rows["R(tau)"][5] == ""
     assert rows["return-to-go"][5].startswith("8 [8, 8]")
     assert rows["return-to-go minus V"][5:] == ["16 [16, 16]", "1, by definition"]
-    assert rows["GAE, lambda 0.9"][5:] == ["64 [64, 64]", "0.50 [0.50, 0.50]"]
+    assert rows["GAE, lambda 0.9"][5:] == ["16 [16, 16]", "0.50 [0.50, 0.50]"]
     assert rows["GRPO, return-to-go"][5:] == ["0.4 [0.4, 0.4]", "1.00 [1.00, 1.00]"]
-    assert rows["Q"][4:] == ["no signal in 2 of 2"] * 3
+    assert rows["Q"][5:] == ["20 [20, 20]", "no signal in 2 of 2"]  # along the gradient alone
+    assert rows["GAE, lambda 0.5"][4:6] == ["no signal in 2 of 2"] * 2
     elsewhere = "points elsewhere at some stage"
     assert tables["gradient-variance-weights"] == [
         ["return-to-go", chapter.LOWER, "8 to 8", ""],
         ["return-to-go minus V", chapter.LOWER, "16 to 16", ""],
-        ["GAE, lambda 0.9", chapter.LOWER, "64 to 64", elsewhere],
+        ["GAE, lambda 0.9", chapter.LOWER, "16 to 16", elsewhere],
         ["GRPO, return-to-go", chapter.HIGHER, "0.4 to 0.4", ""],
-        ["Q", chapter.UNKNOWN, "", ""],
+        ["Q", chapter.LOWER, "20 to 20", ""],
+        ["GAE, lambda 0.5", chapter.UNKNOWN, "", elsewhere],
     ]
     assert isinstance(blocks[0], Outcome)
     sentence = text_of(blocks[0].text)
-    assert "With 3 of 5 weights" in sentence
-    assert "not with GRPO, Q. The mean points elsewhere at some stage with GAE." in sentence
+    assert "With 4 of 6 weights" in sentence
+    assert "which is not shown for GRPO, GAE (lambda 0.5). The mean points" in sentence
+    assert sentence.endswith("elsewhere at some stage with GAE.")
     assert tables["gradient-variance-policies"] == [["half", "20.0", "50%", "unknown"]]
+
+
+def test_a_weight_is_compared_at_the_stages_where_it_has_a_signal() -> None:
+    stored = stored_of(
+        {"total_return": (8.0, 4.0, 4.0), "baseline": (2.0, 4.0, 4.0), "q": (8.0, 4.0, 2.0)}
+    )
+    later = [{**m, "stage": "trained"} for m in stored["measurements"]]
+    late_q = [{**m, "dot": -1.0} for m in later if m["weight"] == "q"]
+    stored["measurements"] += [m for m in later if m["weight"] != "q"] + late_q
+    stored["policies"] += [{**p, "stage": "trained"} for p in stored["policies"]]
+    table = tables_of(chapter.comparison(stored))["gradient-variance-weights"]
+    assert [row[1:3] for row in table] == [
+        [chapter.LOWER, "4 to 4"],
+        [chapter.UNKNOWN, "0.25 to 0.25 at 1 of 2 stages"],
+    ]
 
 
 def test_without_all_measurements_no_section(tmp_path: Path, capsys: Output) -> None:
