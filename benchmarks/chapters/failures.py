@@ -7,25 +7,30 @@ for what a stored run had shown already, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from manyseeds import stats
+from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters.ablations import value_text
 from manyseeds.benchmarks.chapters.blocks import OURS, Block, Claim, Table, Text
 from manyseeds.benchmarks.chapters.claims import Find, contrasts_of, finder, with_outcome
 from manyseeds.benchmarks.chapters.differences import (
     Compared,
+    Tested,
     claim_word,
     compared,
     judged,
+    tested,
 )
 from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments.suite import (
     ALONE,
+    BASELINE,
     BEFORE_GRPO,
     MORE_STEPS,
     NO_PARTS,
@@ -35,7 +40,7 @@ from manyseeds.benchmarks.experiments.suite import (
 )
 from manyseeds.benchmarks.measurements import goal_first
 from manyseeds.benchmarks.store.results import Result
-from manyseeds.benchmarks.store.stored import StoredRun, find_file, left_out, section_of
+from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
 
@@ -154,8 +159,8 @@ def after_ppo(stored: dict[str, Any]) -> Iterator[Block]:
 def few_steps(find: Find) -> Iterator[Block]:
     """Whether REINFORCE lacks gradient steps, the size of them, or a baseline."""
     env = "Pendulum-v1"
-    plain, grpo = find("reinforce", env), find("grpo", env)
-    longer, larger, baseline = (find("reinforce", env, **x) for x in MORE_STEPS)
+    plain = find("reinforce", env)
+    longer, larger = (find("reinforce", env, **x) for x in MORE_STEPS)
     about = "REINFORCE with its preset, which takes one gradient step per update, and one change."
     for name, claim, run, field in (
         (
@@ -170,26 +175,169 @@ def few_steps(find: Find) -> Iterator[Block]:
             larger,
             "learning_rate",
         ),
-        (
-            "failures-baseline",
-            "Its gradient is too noisy: with a learned baseline REINFORCE ends higher.",
-            baseline,
-            "weight",
-        ),
     ):
         what = ""
         if run and plain:
             what = f"{value_text(run.config[field])} against {value_text(plain.config[field])}"
         yield from contrasts_of(name, claim, OURS, {env: [(what, run, plain)]}, about, "late")
-    yield from contrasts_of(
-        "failures-one-step",
-        "GRPO learns there because it takes many gradient steps per update: with one, it ends "
-        "lower.",
-        OURS,
-        {env: [("the preset against one step", grpo, find("grpo", env, **ONE_STEP))]},
-        "GRPO with its preset, and with one gradient step on all samples of an update.",
-        "late",
-    )
+    yield from baselines(find)
+    yield from one_step(find)
+
+
+LEARNS = 0.1  # normalised late score from which on a side has learned something
+Pair = tuple[Result, Result]  # with a learned baseline, and without
+
+
+def baselines(find: Find) -> Iterator[Block]:
+    """Whether a learned baseline helps where REINFORCE learns; not tested without all runs."""
+    env = "Pendulum-v1"
+    claim = "It lacks a baseline: with a learned one REINFORCE ends higher, where it learns."
+    pairs: dict[str, Pair] = {}
+    missing: list[str] = []
+    for x in ({}, *MORE_STEPS):
+        name = " and ".join(f"{of.replace('_', ' ')} {y:,}" for of, y in x.items()) or "the preset"
+        learned, none = find("reinforce", env, **x, **BASELINE), find("reinforce", env, **x)
+        if learned and none:
+            pairs[name] = learned, none
+        missing += [f"{name} with a learned baseline"] * (not learned)
+        missing += [f"{name} without a baseline"] * (not none)
+    if not pairs:
+        return
+    learns = {x: pair for x, pair in pairs.items() if max(map(normalised_late, pair)) >= LEARNS}
+    details: list[Block] = [
+        Text(
+            "Weights are centred and scaled in every update with and without the learned baseline: "
+            "it adds what depends on the state. A setting is not tested where neither side ends "
+            f"{LEARNS:g} above a random policy, in normalised scores. Stated before the runs with "
+            "a baseline and more or larger steps, when all others were known. Signal / noise is "
+            "the squared length of the true gradient divided by the variance of an update's. It is "
+            "not known of longer trainings, whose metrics are means over several updates."
+        ),
+        Table("failures-noise", NOISE_COLUMNS, [*noise_rows(pairs, learns)]),
+    ]
+    if missing or not learns:
+        why = f"no runs yet of {' or '.join(missing)}" if missing else "it learns in no setting"
+        runs = commands([x.run for pair in pairs.values() for x in pair])
+        yield Claim(claim, "not shown", f"not tested: {why}", None, [*details, *runs], OURS)
+        return
+    contrasts = {env: [(name, *pair) for name, pair in learns.items()]}
+    about = "REINFORCE with and without a learned baseline (--weight baseline)."
+    for card in contrasts_of("failures-baseline", claim, OURS, contrasts, about, "late"):
+        yield with_details(card, details)
+
+
+def normalised_late(result: Result) -> float:
+    """The mean late score; NaN where the random or the reference score is unknown."""
+    random, reference = result.spec.random_score, result.spec.reference_score
+    if random is None or reference is None:
+        return math.nan
+    return float(stats.normalise(result.late, random, reference).mean())
+
+
+def with_details(card: Block, more: Sequence[Block]) -> Block:
+    """A card with more details, also once its p-values are corrected."""
+    if not isinstance(card, Tested) or not card.again:
+        return card
+    write = card.again
+
+    def again(p: Sequence[float]) -> Claim:
+        claim = write(p)
+        return replace(claim, details=[*claim.details, *more])
+
+    return tested(card.p, again)
+
+
+NOISE_COLUMNS = (
+    *("setting", "baseline", "n", "late score, normalised", "tested"),
+    *("critic's loss, first eighth", "last eighth", "signal / noise [95%]"),
+)
+
+
+def noise_rows(pairs: Mapping[str, Pair], learns: Container[str]) -> Iterator[tuple[str, ...]]:
+    """How either side ends, and what its critic and its gradient say of the baseline."""
+    for name, pair in pairs.items():
+        for baseline, result in zip(("learned", "none"), pair, strict=True):
+            with left_out(result.run.path):
+                yield (
+                    *(name, baseline, str(len(result.seeds)), f"{normalised_late(result):.3f}"),
+                    "yes" if name in learns else "no: it does not learn",
+                    *(critic_losses(result) if baseline == "learned" else ("-", "-")),
+                    noise_text(result),
+                )
+
+
+def critic_losses(result: Result) -> tuple[str, str]:
+    """The mean squared error of the critic in the first and in the last eighth of the training."""
+    rows = result.run.table("metrics.parquet", ("seed", "timestep", "value_loss"))
+    share = rows["timestep"] / result.timesteps_requested
+    first, last = (rows["value_loss"][part].mean() for part in (share <= 1 / 8, share > 7 / 8))
+    return f"{first:,.0f}", f"{last:,.0f}"
+
+
+def noise_text(result: Result) -> str:
+    """The squared length of the mean gradient over the variance of an update's, over the training.
+
+    The expected square of an update's norm is that of the mean's plus the variance. `-` where rows
+    of the metrics are means over several updates, as the square of a mean is no mean of squares.
+    """
+    columns = ("seed", "timestep", "grad_norm", "grad_variance")
+    rows = result.run.table("metrics.parquet", columns).drop_duplicates(["seed", "timestep"])
+    by_seed = rows.assign(square=rows["grad_norm"] ** 2).groupby("seed")
+    if (by_seed.size() < updates(result, result.config["episodes"])).any():
+        return "-"
+    sums = by_seed[["grad_variance", "square"]].sum()
+    return stats.estimate(sums["square"] / sums["grad_variance"] - 1, "mean").text(3)
+
+
+def updates(result: Result, episodes: int) -> int:
+    """How many updates of so many episodes, none of which ends early, the budget has."""
+    steps = episodes * envs.make(result.spec.id).spec.time_limit
+    return math.ceil(result.timesteps_requested / steps)
+
+
+# ---- GRPO on Pendulum -------------------------------------------------------------------------
+
+STEP_COLUMNS = ("GRPO", "n", "gradient steps", "approx_kl, mean", "late score, normalised")
+
+
+def one_step(find: Find) -> Iterator[Block]:
+    """How GRPO ends with its preset and with one gradient step per update.
+
+    No claim: that it needs more steps than so few could not fail.
+    """
+    env = "Pendulum-v1"
+    sides = {
+        "the preset": find("grpo", env),
+        "one gradient step per update": find("grpo", env, **ONE_STEP),
+    }
+    rows, steps = [], []
+    for name, result in sides.items():
+        if result:
+            with left_out(result.run.path):
+                kl = result.run.table("metrics.parquet", ("seed", "timestep", "approx_kl"))
+                steps.append(grpo_steps(result))
+                score = f"{normalised_late(result):.3f}"
+                about = (name, str(len(result.seeds)), f"{steps[-1]:,}")
+                rows.append((*about, f"{kl['approx_kl'].mean():.4f}", score))
+    if len(rows) == len(sides):
+        yield Text(
+            f"GRPO on Pendulum takes {steps[0]:,} gradient steps per seed with its preset, and "
+            f"{steps[1]:,} with one per update, on all of its samples, at the same learning rate. "
+            "The table shows how both end. With numbers of steps so far apart it tests no cause. "
+            "approx_kl is measured before the last step of an update, so that it is 0 where that "
+            "is the only one."
+        )
+        yield Table("failures-one-step", STEP_COLUMNS, rows)
+        yield from commands([x.run for x in sides.values() if x])
+
+
+def grpo_steps(result: Result) -> int:
+    """GRPO's gradient steps per seed, where no episode ends early."""
+    config = result.config
+    episodes = config["groups"] * config["group_size"]
+    samples = episodes * envs.make(result.spec.id).spec.time_limit
+    minibatches = math.ceil(samples / config["minibatch_size"])
+    return updates(result, episodes) * int(config["epochs"]) * minibatches
 
 
 # ---- DQN on CartPole --------------------------------------------------------------------------
@@ -197,69 +345,38 @@ def few_steps(find: Find) -> Iterator[Block]:
 
 def unsteady(find: Find) -> Iterator[Block]:
     """Whether DQN's failing seeds have not learned, or have lost it again."""
-    env = "CartPole-v1"
-    dqn = find("dqn", env)
+    dqn = find("dqn", "CartPole-v1")
     if dqn is None:
         return
     if dqn.failures:
         yield had_learned(dqn)
     yield from steadier(find, dqn)
-    plain, steps = (find("rainbow", env, **x) for x in (NO_PARTS, ALONE["n steps"]))
-    if plain and steps:
-        n = steps.config["n_steps"]
-        yield judged(
-            "failures-steps",
-            "Fewer seeds fail with returns of several steps.",
-            OURS,
-            compared(FAILING, f"{n} steps minus 1, networks of 64-64", failing_less(steps, plain)),
-            [
-                Text(
-                    "Known before from the runs of Rainbow's parts, of which n steps alone. A "
-                    "reward then reaches earlier states in fewer updates of the target network, "
-                    f"which may be why. {OF_SHARES}"
-                ),
-                *commands([plain.run, steps.run]),
-            ],
-            sign=-1,
-            means=False,
-        )
-
-
-OF_SHARES = (
-    "A seed fails that ends below the threshold. Intervals are Newcombe's (1998), p is Fisher's."
-)
 
 
 def steadier(find: Find, dqn: Result | None) -> Iterator[Block]:
-    """Whether fewer seeds fail with one change. dqn: the run of the preset."""
+    """Whether fewer seeds lose what they learned with one change. dqn: the run of the preset."""
     env = "CartPole-v1"
-    found = []
-    runs: list[StoredRun] = []
-    for name, settings in STEADIER.items():
-        if (run := find("dqn", env, **settings)) and dqn:
-            found += compared(FAILING, f"{name} minus the preset", failing_less(run, dqn))
-            runs += [dqn.run] * (not runs) + [run.run]
-    plain, c51 = (find("rainbow", env, **x) for x in (NO_PARTS, ALONE["C51"]))
-    if plain and c51:
-        found += compared(FAILING, "C51 minus DQN, networks of 64-64", failing_less(c51, plain))
-        runs += [plain.run, c51.run]
-    if found:
-        yield judged(
-            "failures-steadier",
-            "Fewer seeds fail with smaller steps, with fewer of them, with an older target "
-            "network, and with a distribution of values.",
-            OURS,
-            found,
-            [
-                Text(
-                    "DQN with its preset and one change; and Rainbow's parts, of which C51 alone, "
-                    f"with smaller networks. {OF_SHARES}"
-                ),
-                *commands(runs),
-            ],
-            sign=-1,
-            means=False,
-        )
+    for change, settings in STEADIER.items():
+        run = find("dqn", env, **settings)
+        if run and dqn:
+            name = "-".join(settings).replace("_", "-")
+            yield keeping(f"failures-{name}", change, {change: run, "the preset": dqn})
+    plain = find("rainbow", env, **NO_PARTS)
+    about = "Rainbow's parts, of which one alone, with networks of 64-64. "
+    for part, change, why in (
+        ("C51", "a distribution of values (C51)", ""),
+        (
+            "n steps",
+            "returns of several steps",
+            "A reward then reaches earlier states in fewer updates of the target network, which "
+            "may be why. ",
+        ),
+    ):
+        run = find("rainbow", env, **ALONE[part])
+        if run and plain:
+            sides = {f"{part} alone": run, "no part": plain}
+            name = part.lower().replace(" ", "-")
+            yield keeping(f"failures-{name}", change, sides, about + why)
 
 
 def had_learned(dqn: Result) -> Claim:
@@ -281,16 +398,80 @@ def had_learned(dqn: Result) -> Claim:
     )
 
 
-FAILING = "share of seeds that fail"
+LOSING = "share that loses it, of those that reach it"
+MIN_REACHED = 0.5  # of the seeds of a side, below which what they keep is not compared
+COUNTS = (
+    *("DQN with", "n", "reach the threshold", "first there, median timestep"),
+    *("lose it, of those", "end below it"),
+)
 
 
-def failing_less(run: Result, other: Result) -> Estimate:
-    """The difference of the shares of seeds that fail."""
+def keeping(name: str, change: str, sides: Mapping[str, Result], about: str = "") -> Claim:
+    """Whether fewer seeds that reach the threshold lose it with a change. sides: with, without."""
+    claim = f"Fewer of the seeds that learn lose it again with {change}."
+    counts = {side: ever_reached(result) for side, result in sides.items()}
+    rows = [
+        (
+            *(side, str(len(result.seeds)), str(len(counts[side]))),
+            f"{np.median([*counts[side].values()]):,.0f}" if counts[side] else "never",
+            *(str(len(lost(result, counts[side]))), str(len(result.failures))),
+        )
+        for side, result in sides.items()
+    ]
+    details = [
+        Table(f"{name}-seeds", COUNTS, rows),
+        Text(f"{about}{OF_SHARES}"),
+        *commands([result.run for result in sides.values()]),
+    ]
+    few = [x for x, result in sides.items() if len(counts[x]) < MIN_REACHED * len(result.seeds)]
+    if few:
+        result, reached = sides[few[0]], len(counts[few[0]])
+        number = f"not tested: of {plural(len(result.seeds), 'seed')} with {few[0]}, {reached} "
+        number += f"reach the threshold within {result.timesteps_requested:,} timesteps"
+        return Claim(claim, "not shown", number, None, details, OURS)
+    changed, other = sides.values()
+    what = " minus ".join(sides)
+    found = compared(LOSING, what, losing_less(changed, other))
+    return judged(name, claim, OURS, found, details, sign=-1, means=False)
+
+
+OF_SHARES = (
+    "A seed reaches the threshold where an evaluation during the training is there, or the one at "
+    "its end, and has lost it where that one is below. One that reaches it later has less time to "
+    "lose it. Not tested where fewer than half of the seeds of a side reach it: seeds that end "
+    "below may never have learned. This rule was written when the runs were known. Intervals are "
+    "Newcombe's (1998), p is Fisher's."
+)
+
+
+def ever_reached(result: Result) -> dict[int, int]:
+    """The seeds that were at the threshold in an evaluation, and the first timestep of each."""
+    bar = result.spec.reward_threshold
+    assert bar is not None
+    failed = set(result.failures)
+    found = {}
+    for seed, (timesteps, returns) in zip(result.seeds, result.curves, strict=True):
+        there = timesteps[returns >= bar].tolist()
+        if seed not in failed:
+            there.append(result.timesteps)
+        if there:
+            found[seed] = there[0]
+    return found
+
+
+def lost(result: Result, reached: Container[int]) -> list[int]:
+    """The seeds that were at the threshold, and ended below it."""
+    return [seed for seed in result.failures if seed in reached]
+
+
+def losing_less(run: Result, other: Result) -> Estimate:
+    """The difference of the shares of seeds that lose it, of those that reach it."""
     from scipy.stats import fisher_exact
 
-    sizes = len(run.seeds), len(other.seeds)
-    failures = len(run.failures), len(other.failures)
-    low, high = stats.failure_difference(failures, sizes)
-    value = failures[0] / sizes[0] - failures[1] / sizes[1]
-    table = np.array([(k, n - k) for k, n in zip(failures, sizes, strict=True)])
-    return Estimate(value, low, high, min(sizes), p=float(fisher_exact(table).pvalue))
+    reached = [ever_reached(x) for x in (run, other)]
+    n, m = map(len, reached)
+    failures = len(lost(run, reached[0])), len(lost(other, reached[1]))
+    low, high = stats.failure_difference(failures, (n, m))
+    table = np.array([(k, of - k) for k, of in zip(failures, (n, m), strict=True)])
+    value = failures[0] / n - failures[1] / m
+    return Estimate(value, low, high, min(n, m), p=float(fisher_exact(table).pvalue))

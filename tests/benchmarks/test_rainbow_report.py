@@ -53,9 +53,9 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
     means |= {ALL: 450.0, "n steps alone": 400.0, "all but n steps": 310.0}
     means |= {f"all but {name}": 450.0 for name in PARTS if name != "n steps"}
     blocks = page_of(tmp_path, means)
-    together, crucial = (x for x in blocks if isinstance(x, Claim))
-    assert together.verdict == "holds"
-    assert crucial.verdict == "in part"  # not prioritized replay
+    together, steps, prioritized = (x for x in blocks if isinstance(x, Claim))
+    assert together.verdict == steps.verdict == "holds"
+    assert prioritized.verdict == "does not hold"
     (outcome,) = (x for x in blocks if isinstance(x, Outcome))
     assert "parts is n steps: DQN learns faster with it alone in 1 of 1 env" in str(outcome)
     assert tables_of(blocks)["rainbow-effects"][0] == ["n steps", ENV, "-", ENV, "-"]
@@ -68,7 +68,51 @@ def test_what_carries_rainbow(tmp_path: Path) -> None:
     assert rows[ALL][-1].startswith("better")
     assert list(rows[NONE][-2:]) == ["", ""]
     drawn = {x.name for x in walk(blocks) if isinstance(x, Figure)}
-    assert drawn == {"rainbow", "rainbow-alone", "rainbow-without"}
+    assert drawn == {
+        *("rainbow", "rainbow-alone", "rainbow-without"),
+        *("rainbow-n-steps", "rainbow-prioritized"),
+    }
+
+
+def test_a_crucial_part_is_missed_more_than_the_others_are(tmp_path: Path) -> None:
+    """Removing any of them is worse, prioritized replay no more than the four others on average,
+    although these differ; n steps more."""
+    means = {"double": 440.0, "dueling": 380.0, "noisy": 410.0, "C51": 370.0}
+    means |= {"prioritized": 400.0, "n steps": 300.0}
+    variants = {ALL: 480.0} | {f"all but {name}": mean for name, mean in means.items()}
+    blocks = page_of(tmp_path, variants)
+    words = {x.figure.name: x.verdict for x in blocks if isinstance(x, Claim) and x.figure}
+    assert words == {"rainbow-n-steps": "holds", "rainbow-prioritized": "does not hold"}
+    ((env, change, of_others, text, answer),) = tables_of(blocks)["rainbow-prioritized"]
+    assert (env, text[:10], answer) == (ENV, "equivalent", "false")
+    assert change == of_others
+    ((_, change, of_others, text, answer),) = tables_of(blocks)["rainbow-n-steps"]
+    assert (text[:5], answer) == ("worse", "true")
+    difference = float(text.split(" ")[1])
+    assert difference == pytest.approx(float(change) - float(of_others), abs=0.0011)
+    rows = {row[1]: row for row in tables_of(blocks)["rainbow"]}
+    assert rows["all but prioritized"][-2].startswith("worse")
+
+
+def test_without_one_of_the_others_no_part_is_crucial(tmp_path: Path) -> None:
+    means = {f"all but {name}": 400.0 for name in PARTS if name != "noisy"}
+    assert not any(isinstance(x, Claim) for x in page_of(tmp_path, {ALL: 480.0, **means}))
+
+
+def test_what_the_other_parts_differ_by_is_no_noise(tmp_path: Path) -> None:
+    """Spread out around the same mean, they give the same interval."""
+
+    def interval(folder: Path, spread: float) -> tuple[float, float]:
+        means = {"prioritized": 400.0, "double": 400.0 - spread, "dueling": 400.0 + spread}
+        means |= {"noisy": 400.0 - spread, "C51": 400.0 + spread}
+        page_of(folder, {f"all but {name}": mean for name, mean in means.items()})
+        runs = rainbow.runs_of([load_result(run) for run in open_runs(folder)], ENV)
+        verdict = rainbow.among_parts(runs, "prioritized")
+        assert verdict
+        return verdict.difference.low, verdict.difference.high
+
+    alike = interval(tmp_path / "alike", 0.0)
+    np.testing.assert_allclose(interval(tmp_path / "spread", 60.0), alike, atol=1e-6)
 
 
 def test_verdicts_on_learning_speed_are_corrected_together(
