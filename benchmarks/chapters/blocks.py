@@ -190,7 +190,7 @@ class Fold:
     blocks: Sequence[Block]
 
 
-ClaimWord = Literal["holds", "does not hold", "not shown", "in part"]
+ClaimWord = Literal["holds", "does not hold", "not shown", "in part", "not tested"]
 
 
 OURS = "our own question"  # how the source begins of a claim that no paper makes

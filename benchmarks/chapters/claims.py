@@ -240,13 +240,13 @@ def contrasts_of(
             *commands([*runs.values()]),
         ]
         if not answers:
-            return Claim(claim, "not shown", UNTESTED, None, details, source)
+            return Claim(claim, "not tested", UNTESTED, None, details, source)
         return answered(claim, source, answers, f"by {by}", figure, details, judged.values())
 
     yield tested(p_of(verdicts), card)
 
 
-UNTESTED = "not tested: the runs that decide are not there"
+UNTESTED = "the runs that decide are not there"
 
 
 def too_few(verdicts: Mapping[tuple[str, str], Parity | None]) -> list[Block]:
@@ -529,8 +529,8 @@ def replicas_card(
     )
     if not untested:
         return card
-    said = f"not tested where more epochs are not shown to do harm: {', '.join(untested)}"
-    return replace(card, number=f"{text_of(card.number)}; {said}" if answers else said)
+    said = f"more epochs are not shown to do harm on {' and '.join(untested)}"
+    return replace(card, number=f"{text_of(card.number)}; not tested: {said}" if answers else said)
 
 
 # ---- Tuning --------------------------------------------------------------------------------

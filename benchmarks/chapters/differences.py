@@ -49,6 +49,7 @@ SAID = {
     "in part": ("holds in part", "hold in part"),
     "does not hold": ("does not hold", "do not hold"),
     "not shown": ("is not shown", "are not shown"),
+    "not tested": ("is not tested", "are not tested"),
 }
 
 
@@ -61,6 +62,8 @@ def counted(words: Sequence[str]) -> str:
 def claim_word(answers: Iterable[Answer]) -> ClaimWord:
     """The verdict on a claim that is true or false of several pairs."""
     found = set(answers)
+    if not found:
+        return "not tested"
     if "true" in found:
         return "holds" if found == {"true"} else "in part"
     return "does not hold" if "false" in found else "not shown"
@@ -68,7 +71,8 @@ def claim_word(answers: Iterable[Answer]) -> ClaimWord:
 
 CLAIM_RULE = (
     "A claim holds if it is true in all comparisons, in part if in some, and does not hold if it "
-    "is false in some and true in none. Otherwise it is not shown."
+    "is false in some and true in none. Otherwise it is not shown; without a comparison that could "
+    "decide it is not tested."
 )
 
 
@@ -84,9 +88,11 @@ def answered(
     """The card of a claim that is true or false of comparisons. by: what they compare. verdicts:
     of the same, for the differences that could have been shown."""
     true, false, undecided = (answers.count(x) for x in ("true", "false", "undecided"))
+    word = claim_word(answers)
+    if word == "not tested":
+        return Claim(claim, word, "no comparison could decide", figure, details, source)
     number = f"true in {true} of {plural(len(answers), 'comparison')} {by}"
     number += f", false in {false}, undecided in {undecided}"
-    word = claim_word(answers)
     if word == "not shown":
         number += could_show([v.difference for v in verdicts if v])
     return Claim(claim, word, number, figure, details, source)

@@ -140,7 +140,7 @@ def what_papers_claim(pages: Sequence[Page]) -> Iterator[Block]:
     yield Heading("What papers claim")
     yield Outcome(
         (
-            f"Of {plural(len(words), 'claim')} of papers that are tested here, {counted(words)}: ",
+            f"Of {plural(len(words), 'claim')} of papers, {counted(words)}: ",
             joined(links),
             ".",
         )

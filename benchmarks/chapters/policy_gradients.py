@@ -512,8 +512,8 @@ def grpo_claim(
             verdict_forest(name, sides, {measure: decisive}, sides),
             [Table(name, columns, rows), about] if rows else [],
         )
-        number = f"{found.number}, {UNTESTED} in {len(untested)}" if untested else found.number
-        return replace(found, number=number)
+        more = f", {UNTESTED} in {len(untested)}" if untested and answers else ""
+        return replace(found, number=f"{found.number}{more}")
 
     return tested(p_of(verdicts), card)
 

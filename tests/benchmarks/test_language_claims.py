@@ -184,7 +184,7 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     assert rows(blocks)[3][3].startswith(f"{end - 0.5:+.3f} [")
     assert [*chapter.many_section([], tmp_path)] == []
     bare = method(tmp_path / "x", "grpo", "addition", MANY_SAMPLES, measures | {"format": (0, 0.5)})
-    assert verdicts(chapter.many_section([bare], tmp_path)) == ["not shown: "]
+    assert verdicts(chapter.many_section([bare], tmp_path)) == ["not tested: "]
     formatted = [
         method(tmp_path, "grpo", "addition", GROUPS[0], {"pass@16": (0.7, 0.9)}),
         method(tmp_path, "dapo", "addition", CLIP_HIGHER[0], {"pass@16": (0.7, 0.5)}),
@@ -397,7 +397,7 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
     blocks = [*chapter.length_section(runs, tmp_path)]
     assert "GRPO minus Dr. GRPO" not in [row[1] for row in rows(blocks)]
-    assert verdicts(blocks)[0] == "not shown: "
+    assert verdicts(blocks)[0] == "not tested: "
 
 
 def test_self_correction_that_was_there_before(tmp_path: Path) -> None:
@@ -442,9 +442,9 @@ def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
     assert rows(chapter.equal_section(runs, tmp_path))[0][2] == "4"
     for summary in runs[0].summaries[:3]:  # began with another model
         summary["initial"]["pass@1"] += 0.01
-    assert said() == "not shown: "
+    assert said() == "not tested: "
     runs[0].configs = [{"seeds": [k + 100]} for k in range(SEEDS)]
-    assert said() == "not shown: "
+    assert said() == "not tested: "
 
 
 def pipeline(folder: Path, gain: float) -> list[Block]:

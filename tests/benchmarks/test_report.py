@@ -591,7 +591,7 @@ def test_claims_of_papers_are_counted() -> None:
     ]
     _, outcome = front_page.what_papers_claim(pages)
     assert isinstance(outcome, Outcome)
-    said = "Of 3 claims of papers that are tested here, 2 hold, 1 holds in part: A, C."
+    said = "Of 3 claims of papers, 2 hold, 1 holds in part: A, C."
     assert text_of(outcome.text) == said
     assert not [*front_page.what_papers_claim(pages[1:2])]
 
