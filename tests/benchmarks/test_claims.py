@@ -690,9 +690,7 @@ def test_a_baseline_is_tested_where_reinforce_learns(tmp_path: Path) -> None:
     train(-400.0, 200, **more, **BASELINE)
     untested = card()
     assert untested.verdict == "not tested"
-    assert text_of(untested.number) == (
-        "no runs yet of learning rate 0.01 with a learned baseline"
-    )
+    assert text_of(untested.number) == ("no runs yet of learning rate 0.01 with a learned baseline")
     train(-600.0, 188, **larger, **BASELINE)
     assert card().verdict == "holds"
     tables = tables_of([card()])
