@@ -216,7 +216,9 @@ def law_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     shown = {name: m for name, m in runs.items() if m}
     if not shown:
         return
-    rows, against_constant, against_line = [], [], []
+    rows = []
+    against_constant: list[Compared] = []
+    against_line: list[Compared] = []
     for run, m in shown.items():
         laws = [law_of(*x) for x in steps_of(m)]
         law, constant, line = (np.array([getattr(x, n) for x in laws]) for n in Law._fields[:3])
@@ -280,8 +282,9 @@ def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> Law:
     known = accuracy[early & (share > EARLY * (1 - LATE))].mean()
     line = np.clip(np.polyval(np.polyfit(share[early], accuracy[early], 1), share[late]), 0, 1)
     explained = float(np.corrcoef(x, accuracy)[0, 1] ** 2)
-    predicted = (slope * x[late] + offset).mean(), known, line.mean()
-    return Law(*(float(p - reached) for p in predicted), explained)
+    law = (slope * x[late] + offset).mean()
+    off = (float(predicted - reached) for predicted in (law, known, line.mean()))
+    return Law(*off, explained=explained)
 
 
 # ---- Renewed reward models -----------------------------------------------------------------
