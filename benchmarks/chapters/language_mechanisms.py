@@ -283,8 +283,7 @@ def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> Law:
     line = np.clip(np.polyval(np.polyfit(share[early], accuracy[early], 1), share[late]), 0, 1)
     explained = float(np.corrcoef(x, accuracy)[0, 1] ** 2)
     law = (slope * x[late] + offset).mean()
-    off = (float(predicted - reached) for predicted in (law, known, line.mean()))
-    return Law(*off, explained=explained)
+    return Law(law - reached, known - reached, line.mean() - reached, explained)
 
 
 # ---- Renewed reward models -----------------------------------------------------------------
