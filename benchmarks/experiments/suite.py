@@ -586,18 +586,19 @@ SUITES = {
         for library in LIBRARIES
     ),
     # Policy gradients: how advantages are estimated, and GRPO beside PPO at one budget.
+    # With as many seeds as equivalence takes (stats.EQUIVALENCE_SEEDS).
     "policy-gradient": (
         *(
-            Cell("a2c", env, 10, settings=settings, cut=SHORT)
+            Cell("a2c", env, 30, settings=settings, cut=SHORT)
             for settings in A2C_ADVANTAGES
             for env in ABLATED
         ),
         *(
-            Cell("grpo", env, 10, settings=settings, cut=SHORT)
+            Cell("grpo", env, 30, settings=settings, cut=SHORT)
             for settings in ADVANTAGES[1:]
             for env in ABLATED
         ),
-        *(Cell("grpo", "CartPole-v1", 10, settings=s, cut=SHORT) for s in LARGE_MINIBATCHES),
+        *(Cell("grpo", "CartPole-v1", 30, settings=s, cut=SHORT) for s in LARGE_MINIBATCHES),
         *(
             Cell("grpo", env, 30, settings=settings, cut=SHORT)
             for pair in SUPERVISION
@@ -605,7 +606,6 @@ SUITES = {
             for env in ABLATED
         ),
         *(
-            # As many as equivalence takes (stats.EQUIVALENCE_SEEDS).
             Cell("ppo", env, 30, settings={"total_timesteps": budget}, cut=SHORT)
             for env, budget in BUDGETS.items()
         ),
