@@ -37,7 +37,7 @@ import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -80,6 +80,8 @@ PAIRS = 32  # of completions, per step of the reward model
 class Config(GroupConfig):
     """GRPO with rewards of steps."""
 
+    RATES: ClassVar = {"learning_rate": (1e-6, 1e-5), "reward_learning_rate": (1e-5, 1e-5)}
+
     clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
     kl_coef: PerRow[NonNegative] = 0.04
@@ -92,7 +94,8 @@ class Config(GroupConfig):
     renewed: Annotated[Literal["both", "reference", "reward_model"], Added("both")] = "both"
     """Renewed between iterations."""
     reward_learning_rate: Annotated[Positive, Added(1e-3)] = 1e-3
-    """Learning rate of a reward model that is trained further."""
+    """Learning rate of a reward model that is trained further, with --iterations. Runs from before
+    this flag used the policy's."""
 
     def check(self) -> None:
         super().check()

@@ -43,6 +43,7 @@ from manyseeds.benchmarks.chapters.origins import commands
 from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.benchmarks.store.comparison import MEASURES, run_of
 from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
+from manyseeds.benchmarks.store.stored import left_out
 from manyseeds.record import plural
 from manyseeds.stats import Floats, Parity
 
@@ -234,9 +235,10 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
         for name, *sides in about.pairs(ablation, env):
             better, worse = (runs.get((env, *side)) for side in sides)
             if better and worse:
-                compared[env, name] = {m: parity_of(better, worse, m) for m in MEASURES}
-                if about.acts:
-                    acts[env, name] = about.acts.of(better, worse)
+                with left_out(worse.run.path):
+                    if about.acts:
+                        acts[env, name] = about.acts.of(better, worse)
+                    compared[env, name] = {m: parity_of(better, worse, m) for m in MEASURES}
     if not compared:
         return []
     spec = {env: result.spec for (env, _, _), result in runs.items()}

@@ -748,8 +748,8 @@ def early_signals(stored: dict[str, Any]) -> Iterator[Block]:
     if precise:
         yield judged(
             "claims-screening",
-            "At equal recall, a band of the balance of activations screens learning rates more "
-            "precisely than the return does.",
+            "At the same recall on the seeds that choose it, a band of the balance of activations "
+            "screens learning rates more precisely than the return does.",
             f"{OURS}, after {FERNANDEZ}",
             precise,
             details,

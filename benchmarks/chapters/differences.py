@@ -76,6 +76,9 @@ CLAIM_RULE = (
 )
 
 
+NOTHING_COMPARED = "no comparison could decide"  # of a claim that is not tested
+
+
 def answered(
     claim: str,
     source: str,
@@ -90,7 +93,7 @@ def answered(
     true, false, undecided = (answers.count(x) for x in ("true", "false", "undecided"))
     word = claim_word(answers)
     if word == "not tested":
-        return Claim(claim, word, "no comparison could decide", figure, details, source)
+        return Claim(claim, word, NOTHING_COMPARED, figure, details, source)
     number = f"true in {true} of {plural(len(answers), 'comparison')} {by}"
     number += f", false in {false}, undecided in {undecided}"
     if word == "not shown":
@@ -328,7 +331,8 @@ def judged(
         decisive = with_ps(found, p)
         table = [comparison_table(decisive, beside)] if found or beside else []
         drawn = figure or compared_forest(name, decisive)
-        word, number = verdict_on(decisive, sign), weakest(decisive, sign, means)
+        word = verdict_on(decisive, sign)
+        number = weakest(decisive, sign, means) or NOTHING_COMPARED
         return Claim(claim, word, number, drawn, [*table, *details], source)
 
     return tested([x.p for x in found], card)

@@ -271,7 +271,12 @@ def critic_losses(result: Result) -> tuple[str, str]:
     rows = result.run.table("metrics.parquet", ("seed", "timestep", "value_loss"))
     share = rows["timestep"] / result.timesteps_requested
     first, last = (rows["value_loss"][part].mean() for part in (share <= 1 / 8, share > 7 / 8))
-    return f"{first:,.0f}", f"{last:,.0f}"
+    return loss_text(first), loss_text(last)
+
+
+def loss_text(loss: float) -> str:
+    """At least three digits: `5,374`, `0.152`."""
+    return f"{loss:,.0f}" if loss >= 100 else f"{loss:.3g}"
 
 
 def noise_text(result: Result) -> str:
@@ -398,17 +403,17 @@ def had_learned(dqn: Result) -> Claim:
     )
 
 
-LOSING = "share that loses it, of those that reach it"
+LOSING = "share below the threshold at the end, of those that reach it"
 MIN_REACHED = 0.5  # of the seeds of a side, below which what they keep is not compared
 COUNTS = (
     *("DQN with", "n", "reach the threshold", "first there, median timestep"),
-    *("lose it, of those", "end below it"),
+    *("of these end below it", "of all end below it"),
 )
 
 
 def keeping(name: str, change: str, sides: Mapping[str, Result], about: str = "") -> Claim:
     """Whether fewer seeds that reach the threshold lose it with a change. sides: with, without."""
-    claim = f"Fewer of the seeds that learn lose it again with {change}."
+    claim = f"Fewer seeds lose what they have learned with {change}."
     counts = {side: ever_reached(result) for side, result in sides.items()}
     rows = [
         (

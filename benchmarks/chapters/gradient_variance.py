@@ -219,13 +219,17 @@ def factors_text(weight: str, stages: dict[str, StageFigures]) -> str:
 def outcome(words: dict[str, str], biased: Sequence[str]) -> str:
     """With how many weights the relative variance is lower than R(tau)'s, and which are biased."""
     weights = list(words)
-    others = kinds_of([weight for weight in weights if words[weight] != LOWER], weights)
+    others = kinds_of(
+        [weight for weight in weights if words[weight] not in (LOWER, HIGHER)], weights
+    )
     kinds = kinds_of(biased, weights)
     lower = list(words.values()).count(LOWER)
+    higher = kinds_of([weight for weight in weights if words[weight] == HIGHER], weights)
     return (
         f"With {lower} of {plural(len(words), 'weight')} the relative variance of the gradient is "
         "lower than with R(tau) at every stage"
         + (f", which is not shown for {others}." if others else ".")
+        + (f" It is higher at every stage with {higher}." if higher else "")
         + (f" The mean points elsewhere at some stage with {kinds}." if kinds else "")
     )
 

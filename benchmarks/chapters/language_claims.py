@@ -29,6 +29,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     sections,
 )
 from manyseeds.benchmarks.chapters.differences import (
+    NOTHING_COMPARED,
     Compared,
     compared,
     comparison_table,
@@ -90,7 +91,8 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
             "Tiny models, and the claims of papers on large ones. A claim holds where all "
             "differences that it is about lie on the side of 0 that it says. It holds in part "
             "where some do. It does not hold where none does and one lies on the other side, and "
-            f"is not shown otherwise. {SIDE_RULE}"
+            "is not shown otherwise; without a comparison that could decide it is not tested. "
+            f"{SIDE_RULE}"
         )
     yield from corrected(blocks)
     yield from still_rising(found)
@@ -213,8 +215,8 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     shown = {from_base(m.algo, x["model"]): (x["model"], m) for x, m in pairs if m}
     if len(shown) < len(pairs):  # a base without a signal alone would decide against the paper
         return
-    rows, apart = [], []
-    gains, ahead = Decisive(), Decisive()
+    rows = []
+    gains, apart, ahead = Decisive(), Decisive(), Decisive()
     for run, (base, m) in shown.items():
         moved = share_of_steps(m)
         best, made = best_accuracy(m), BASES[base]
@@ -227,12 +229,13 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         gained = compared("pass@1 after minus before", run, change(m, "pass@1"))
         gains.add(gained, decides=moved > 0)
         both = [by_seed(m, x) for x in reversed(shares)]
-        apart += compared(FORMATTED, run, paired(*both))
+        apart.add(compared(FORMATTED, run, paired(*both)), decides=moved > 0)
         over = stats.mean_difference(best - SOLVED)
         ahead.add(compared(f"best accuracy minus {SOLVED}", run, over), decides=moved > 0)
     about = Text(
-        "A step has a gradient if the rewards of some group differ. A run without a single such "
-        "step has not been trained, and decides nothing."
+        "A step has a gradient where its norm is above 0. GRPO's first one needs a group whose "
+        "rewards differ. A run without a single such step has not been trained, and decides "
+        "nothing."
     )
     yield judged(
         "language-zero",
@@ -258,8 +261,9 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "Reinforcement learning from rules alone improves more than the format: of the formatted "
         "samples more are right.",
         f"{R1}, sec. 2.2",
-        apart,
+        apart.decisive,
         [about],
+        beside=apart.others,
     )
     about = Text(
         "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that a seed's "
@@ -281,7 +285,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 FORMAT = 0.9  # of the samples: then the format is taken to be learned
-SINCE = "when it has the format"
+SINCE = "first evaluation with the format"
 
 
 def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
@@ -291,7 +295,8 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     if m is None:
         return
     formats = m.curve("format")[1].mean(0)
-    k = int(np.argmax(formats >= FORMAT)) if (formats >= FORMAT).any() else len(formats) - 1
+    learned = np.flatnonzero(formats >= FORMAT)
+    k = int(learned[0]) if len(learned) else len(formats) - 1  # where nothing is compared
     base, names = f"{m.label}, base model", ("pass@256", "pass@4", "pass@1")
     since = {
         name: compared(f"{name}, end minus {SINCE}", base, grown(m, name, k)) for name in names
@@ -316,7 +321,10 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts. "
         f"{formats[0]:.0%} of the base model's samples have the format, which the paper's models "
         f"know, and RL adds it, too. So what decides is the change since the first evaluation at "
-        f"which at least {FORMAT:.0%} have it, here {formats[k]:.0%} at {at:,.0f} samples."
+        f"which at least {FORMAT:.0%} have it, "
+    )
+    about += (
+        f"here {formats[k]:.0%} at {at:,.0f} samples." if len(learned) else "and there is none."
     )
     if with_format:
         fall, rise = (sum(x.sign == sign for x in with_format) for sign in (-1, 1))
@@ -479,8 +487,8 @@ def turn_claim(
         at = [kl for kl, _ in gains]
         higher = [kl for kl, x in zip(at, found, strict=True) if x.sign > 0]
         lower = [kl for kl, x in zip(at, found, strict=True) if x.sign < 0]
-        word: ClaimWord = "not shown"
-        number = ""
+        word: ClaimWord = "not shown" if found else "not tested"
+        number = "" if found else NOTHING_COMPARED
         if higher and lower:
             word = "holds" if max(higher) < min(lower) else "does not hold"
         if word == "holds":
@@ -495,8 +503,7 @@ def turn_claim(
             GAO,
         )
 
-    if gains:
-        yield tested([x.p for _, x in gains], card)
+    yield tested([x.p for _, x in gains], card)
 
 
 # ---- The R1 pipeline -----------------------------------------------------------------------
@@ -627,7 +634,11 @@ def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
         return metric(m, "old_prob") / metric(m, "movable")
 
     rows, found, others = [], [], []
+    none: list[str] = []
     for high, m in shown:
+        if (metric(m, "clip_high") == 0).any():
+            none.append(f"{high:g}")
+            continue
         sides = clipped(m), movable(m)
         rows.append((f"{high:g}", m.n, *(f"{x.mean():.3f}" for x in sides)))
         name, upper = "mean probability of a token", f"an upper clip of {high:g}"
@@ -641,6 +652,7 @@ def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
         "training whose gradient the upper clip removes, and over all those that it could stop: "
         "they have a positive advantage, and can become so much more likely. The paper shows that "
         f"clipped tokens have at most about {BOUND_OF_PAPER:g}."
+        + (f" Not tested with {' and '.join(none)}, which clips nothing in some seed." * bool(none))
     )
     columns = ("upper clip", "n", "probability of clipped tokens", "of all that could be clipped")
     return judged(

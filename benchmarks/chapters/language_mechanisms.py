@@ -185,17 +185,29 @@ def random_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 def at_equal_kl(m: Method, other: Method) -> stats.Estimate | None:
-    """The entropy of a run minus another's at the largest KL that both reach, paired by seed."""
+    """The entropy of a run minus another's where each first reaches the largest KL that both do,
+    paired by seed; None where that is unknown of a seed."""
     sides: list[dict[Any, float]] = [{}, {}]
     ways = [by_seed(x, np.arange(len(x.parts), dtype=float)) for x in (m, other)]
-    kls = [np.maximum.accumulate(x.curve("kl")[1], 1) for x in (m, other)]
-    entropies = [x.curve("entropy")[1] for x in (m, other)]
+    curves = [(x.curve("kl")[1], x.curve("entropy")[1]) for x in (m, other)]
     for seed in set.intersection(*map(set, ways)):
-        rows = [int(way[seed]) for way in ways]
-        reached = min(kl[row, -1] for kl, row in zip(kls, rows, strict=True))
-        for side, kl, entropy, row in zip(sides, kls, entropies, rows, strict=True):
-            side[seed] = float(np.interp(reached, kl[row], entropy[row]))
+        rows = [
+            (kl[int(way[seed])], entropy[int(way[seed])])
+            for way, (kl, entropy) in zip(ways, curves, strict=True)
+        ]
+        reached = float(np.min([kl.max() for kl, _ in rows]))  # NaN if one is
+        for side, row in zip(sides, rows, strict=True):
+            side[seed] = first_at(reached, *row)
     return paired(*sides)
+
+
+def first_at(reached: float, kl: Floats, entropy: Floats) -> float:
+    """The entropy where the KL, [K] evaluations, first reaches a value; NaN if it does nowhere."""
+    there = np.flatnonzero(kl >= reached)
+    if not len(there):
+        return math.nan
+    k = slice(max(there[0] - 1, 0), there[0] + 1)
+    return float(np.interp(reached, kl[k], entropy[k]))
 
 
 # ---- Accuracy against entropy --------------------------------------------------------------
@@ -277,11 +289,14 @@ def steps_of(m: Method) -> Iterator[tuple[Floats, Floats, Floats]]:
 def law_of(share: Floats, entropy: Floats, accuracy: Floats) -> Law:
     """The errors of predictions from the beginning of a training, [K] steps each."""
     x, early, late = np.exp(entropy), share <= EARLY, share > 1 - LATE
+    if not np.isfinite([entropy, accuracy]).all():
+        return Law(*[math.nan] * 4)
     slope, offset = np.polyfit(x[early], accuracy[early], 1)
     reached = accuracy[late].mean()
     known = accuracy[early & (share > EARLY * (1 - LATE))].mean()
     line = np.clip(np.polyval(np.polyfit(share[early], accuracy[early], 1), share[late]), 0, 1)
-    explained = float(np.corrcoef(x, accuracy)[0, 1] ** 2)
+    with np.errstate(invalid="ignore"):  # of a constant: NaN
+        explained = float(np.corrcoef(x, accuracy)[0, 1] ** 2)
     law = (slope * x[late] + offset).mean()
     return Law(law - reached, known - reached, line.mean() - reached, explained)
 

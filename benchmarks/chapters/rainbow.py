@@ -222,6 +222,8 @@ def among_parts(here: Mapping[str, Result], part: str) -> Parity | None:
     of which Rainbow's own AUC is no part. here: the runs of an environment, by variant.
     """
     ours, *others = (here[f"all but {name}"] for name in (part, *OTHERS))
+    if len({len(x.auc) for x in others}) > 1:  # of a mean of parts the pooled noise would be wrong
+        return None
     mean = np.mean([x.auc.mean() for x in others])
     # Moved to their common mean, as what the others differ by is no noise of that mean.
     pooled = np.concatenate([x.auc - x.auc.mean() + mean for x in others])

@@ -233,7 +233,7 @@ RENEWED: dict[str, dict[str, Any]] = {
 # With so many gradient steps per rollout that the clip acts.
 CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, **ZERO}
 CLIP_HIGHER = tuple({**CLIPPED, "clip_range_high": high} for high in (0.2, 0.28, 0.5))
-# The same with rewards by a coin, so slowly and for so long that the policy forgets not more than
+# The same with rewards by a coin, so slowly and for so long that the policy forgets no more than
 # half of what it knows. A clip of 0 is none, and one of 1 has no lower end.
 COIN: dict[str, Any] = {
     **{**CLIPPED, "learning_rate": 3e-5, "total_samples": 5_120, "rules": False},

@@ -124,6 +124,10 @@ def test_a_claim_is_judged_by_its_comparisons(tmp_path: Path) -> None:
     assert ["clip range 0.2", "0.001 (preset)"] in rows
     assert ["no clipping", "0.001"] in rows
     assert ["no clipping", "0.0001"] not in rows
+    metrics = [*tmp_path.glob("runs/CartPole-v1/ppo/*/seeds-*/metrics.parquet")]
+    for path in metrics:
+        write_bytes(path, b"no table")
+    assert not list(ablations.page([load_result(run) for run in open_runs(tmp_path)]))
     scores_drawn = [x for x in walk(blocks) if isinstance(x, Figure) and x is not claim.figure]
     assert [len(figure.data["panels"]) for figure in scores_drawn] == [2]
 

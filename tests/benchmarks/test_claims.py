@@ -619,7 +619,7 @@ def test_losing_less_is_claimed_of_each_change_alone(tmp_path: Path) -> None:
     claims_found = claims_in(failures.page(results_of(tmp_path), tmp_path))
     words = {name: claim.verdict for name, claim in claims_found.items()}
     target = "a target network that is 1,024 timesteps old"
-    untested = f"Fewer of the seeds that learn lose it again with {target}."
+    untested = f"Fewer seeds lose what they have learned with {target}."
     had = "The seeds that fail had learned, and then lost it."
     assert words == {
         had: "holds",

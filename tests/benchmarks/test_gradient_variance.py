@@ -203,7 +203,9 @@ def test_factors_and_cosines() -> None:
     assert isinstance(blocks[0], Outcome)
     sentence = text_of(blocks[0].text)
     assert "With 4 of 6 weights" in sentence
-    assert "which is not shown for GRPO, GAE (lambda 0.5). The mean points" in sentence
+    assert (
+        "which is not shown for GAE (lambda 0.5). It is higher at every stage with GRPO" in sentence
+    )
     assert sentence.endswith("elsewhere at some stage with GAE.")
     assert tables["gradient-variance-policies"] == [["half", "20.0", "50%", "unknown"]]
 

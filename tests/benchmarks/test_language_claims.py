@@ -153,6 +153,8 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     # 0.1 of 0.2 before, 0.8 of 0.95 after; a thousandth more from seed to seed.
     assert some[0].startswith("in part: -0.00")
     found = {row[1]: row[3][:6] for row in rows(blocks) if row[0].startswith("right of formatted")}
+    words = {row[1]: row[5] for row in rows(blocks) if row[0].startswith("right of formatted")}
+    assert words["GRPO from 400 steps, 15% demonstrations"].endswith("decides nothing")
     assert found["GRPO from 800 steps, 1% demonstrations"] == "+0.338"
     # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
     assert some[1].startswith("in part: -0.648 [")
@@ -184,7 +186,10 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     assert rows(blocks)[3][3].startswith(f"{end - 0.5:+.3f} [")
     assert [*chapter.many_section([], tmp_path)] == []
     bare = method(tmp_path / "x", "grpo", "addition", MANY_SAMPLES, measures | {"format": (0, 0.5)})
-    assert verdicts(chapter.many_section([bare], tmp_path)) == ["not tested: "]
+    untested = [*chapter.many_section([bare], tmp_path)]
+    assert verdicts(untested) == ["not tested: no comparison could decide"]
+    text = " ".join(text_of(x) for x in walk(untested) if isinstance(x, Text))
+    assert "at which at least 90% have it, and there is none." in text
     formatted = [
         method(tmp_path, "grpo", "addition", GROUPS[0], {"pass@16": (0.7, 0.9)}),
         method(tmp_path, "dapo", "addition", CLIP_HIGHER[0], {"pass@16": (0.7, 0.5)}),
@@ -339,6 +344,12 @@ def test_probabilities_of_the_tokens_that_are_clipped(
     blocks = [*chapter.clip_section(runs, tmp_path)]
     assert verdicts(blocks)[2].startswith(f"{word}: ")
     assert len(rows(blocks, "language-clip-tokens")) == 3
+    path = runs[2].parts[0] / "metrics.parquet"
+    write_bytes(path, parquet_bytes(pd.read_parquet(path).assign(clip_high=0.0)))
+    blocks = [*chapter.clip_section(runs, tmp_path)]
+    assert len(rows(blocks, "language-clip-tokens")) == 2
+    text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
+    assert "Not tested with 0.5, which clips nothing in some seed." in text
 
 
 def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
@@ -397,7 +408,7 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
     blocks = [*chapter.length_section(runs, tmp_path)]
     assert "GRPO minus Dr. GRPO" not in [row[1] for row in rows(blocks)]
-    assert verdicts(blocks)[0] == "not tested: "
+    assert verdicts(blocks)[0] == "not tested: no comparison could decide"
 
 
 def test_self_correction_that_was_there_before(tmp_path: Path) -> None:
@@ -442,9 +453,9 @@ def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
     assert rows(chapter.equal_section(runs, tmp_path))[0][2] == "4"
     for summary in runs[0].summaries[:3]:  # began with another model
         summary["initial"]["pass@1"] += 0.01
-    assert said() == "not tested: "
+    assert said() == "not tested: no comparison could decide"
     runs[0].configs = [{"seeds": [k + 100]} for k in range(SEEDS)]
-    assert said() == "not tested: "
+    assert said() == "not tested: no comparison could decide"
 
 
 def pipeline(folder: Path, gain: float) -> list[Block]:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from manyseeds.benchmarks.chapters import language_mechanisms as chapter
 from manyseeds.benchmarks.chapters.blocks import Block
 from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, RANDOM, RENEWED, SIGNS
+from manyseeds.writing import parquet_bytes, write_bytes
 from tests.benchmarks.test_language_claims import method, rows, verdicts
 
 AT = chapter.AT
@@ -74,6 +76,27 @@ def test_each_side_of_the_clip_is_held_against_no_clip_at_the_same_kl(tmp_path: 
     assert found["a clip below alone minus no clip"] == "-0.100"
 
 
+def test_the_entropy_is_that_where_the_kl_is_first_reached() -> None:
+    kl, entropy = np.array([0.0, 0.2, 0.4, 0.1, 0.4]), np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert chapter.first_at(0.3, kl, entropy) == pytest.approx(2.5)
+    assert chapter.first_at(0.4, kl, entropy) == 3.0
+    assert chapter.first_at(-0.1, kl, entropy) == 1.0
+    assert np.isnan(chapter.first_at(0.5, kl, entropy))
+
+
+@pytest.mark.parametrize("side", ["none", "below"])
+def test_a_diverged_seed_leaves_no_entropy_at_the_same_kl(tmp_path: Path, side: str) -> None:
+    runs = {
+        name: method(
+            tmp_path, "dapo", "addition", RANDOM[name], {"entropy": (0.5, 0.6), "kl": (0, 0.4)}
+        )
+        for name in ("none", "below")
+    }
+    assert chapter.at_equal_kl(runs["below"], runs["none"])
+    runs[side].frames[0].loc[3, "kl"] = np.nan
+    assert chapter.at_equal_kl(runs["below"], runs["none"]) is None
+
+
 def test_the_law_is_fitted_to_the_beginning_alone() -> None:
     share, entropy = np.arange(1, 101) / 100, np.linspace(0.5, 0.1, 100)
     accuracy = 0.9 - 0.3 * np.exp(entropy)
@@ -87,6 +110,7 @@ def test_the_law_is_fitted_to_the_beginning_alone() -> None:
     steep = chapter.law_of(share, entropy, np.minimum(0.2 + 2 * share, 0.6))
     assert steep.line == pytest.approx(0.4)
     assert chapter.law_of(share, entropy, 0.2 + 0.5 * share).line == pytest.approx(0)
+    assert np.isnan(chapter.law_of(share, np.where(share < 0.1, np.nan, entropy), accuracy)).all()
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.7, "holds"), (0.5, "does not hold")])
@@ -103,10 +127,6 @@ def test_the_law_against_a_constant(tmp_path: Path, end: float, word: str) -> No
 
 def bend(part: Path, k: int) -> None:
     """Let accuracy rise in the first fifth of a training, and stay, but for a noise of its own."""
-    import pandas as pd
-
-    from manyseeds.writing import parquet_bytes, write_bytes
-
     table = pd.read_parquet(part / "metrics.parquet")
     share = np.arange(1, len(table) + 1) / len(table)
     table["accuracy"] = 0.5 + 0.001 * k * share + np.minimum(share, 0.2)
@@ -133,3 +153,6 @@ def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
     assert [row[2] for row in table] == ["0", "0", "80", "80"]
     assert float(table[0][4]) > 0.6 > 0.4 > float(table[0][5])
     assert [*chapter.renewed_section(runs[1:], tmp_path)] == []
+    older = runs[0].parts[0] / "metrics.parquet"  # of code that did not log it
+    write_bytes(older, parquet_bytes(pd.read_parquet(older).drop(columns="ranked")))
+    assert [*chapter.renewed_section(runs, tmp_path)] == []

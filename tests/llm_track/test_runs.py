@@ -1064,6 +1064,7 @@ def test_a_seed_may_have_an_initial_model_of_its_own(
         ("sft", "", (2e-5,), "--learning-rate 2e-05"),
         ("rlhf_ppo", "", (1e-6, 1e-5), "--learning-rate 1e-06, --critic-learning-rate 1e-05"),
         ("rlhf_ppo", "--learning-rate 1e-3", (1e-3, 1e-5), "--critic-learning-rate 1e-05"),
+        ("process_grpo", "", (1e-6, 1e-5), "--learning-rate 1e-06, --reward-learning-rate 1e-05"),
         ("grpo", "--learning-rate=2e-3", (2e-3,), ""),
     ],
 )
@@ -1079,9 +1080,9 @@ def test_a_model_of_other_tokens_has_other_rates(
     words = ["--model", str(folder), *flags.split()]
     capsys.readouterr()
     config = parse(METHODS[name].Config, METHODS[name].PRESETS, args=words)
-    assert (config.learning_rate, getattr(config, "critic_learning_rate", None))[: len(rates)] == (
-        rates
-    )
+    others = (f"{x}_learning_rate" for x in ("critic", "reward"))
+    other = next((getattr(config, x) for x in others if hasattr(config, x)), None)
+    assert (config.learning_rate, other)[: len(rates)] == rates
     note = f"note: {said}: the default for --model {folder}\n" if said else ""
     assert capsys.readouterr().err == note
 
