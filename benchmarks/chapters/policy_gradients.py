@@ -1,8 +1,8 @@
 """The page of policy gradients: REINFORCE weights, A2C's advantages, and no critic.
 
 Reads the runs of `python benchmarks/sweep.py --suite policy-gradient`, those of REINFORCE of
-`--suite ablations`, and the measurements of `benchmarks/critic_cost.py` and
-`benchmarks/gradient_variance.py`.
+`--suite ablations`, those of GRPO's supervision of `--suite claims`, and the measurements of
+`benchmarks/critic_cost.py` and `benchmarks/gradient_variance.py`.
 """
 
 from __future__ import annotations

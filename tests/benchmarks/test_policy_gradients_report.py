@@ -269,7 +269,7 @@ def test_supervisions_differ_in_nothing_else() -> None:
         assert {**process, "advantage": "outcome"} == outcome
         assert outcome["gamma"] == 1
         for settings in (process, outcome):
-            cells = [c for c in suite.SUITES["policy-gradient"] if c.settings == settings]
+            cells = [c for c in suite.SUITES["claims"] if c.settings == settings]
             assert [c.env for c in cells] == [*suite.ABLATED]
             assert {c.seeds for c in cells} == {30}
 
