@@ -93,9 +93,9 @@ class Config(GroupConfig):
     policy, and a reward model is trained further."""
     renewed: Annotated[Literal["both", "reference", "reward_model"], Added("both")] = "both"
     """Renewed between iterations."""
+    # Runs from before this flag used the policy's.
     reward_learning_rate: Annotated[Positive, Added(1e-3)] = 1e-3
-    """Learning rate of a reward model that is trained further, with --iterations. Runs from before
-    this flag used the policy's."""
+    """Learning rate of a renewed reward model."""
 
     def check(self) -> None:
         super().check()
