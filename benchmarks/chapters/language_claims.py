@@ -41,6 +41,7 @@ from manyseeds.benchmarks.chapters.differences import (
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
     SIDE_RULE,
+    at_ends,
     between,
     change,
     curves,
@@ -296,13 +297,15 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         return
     formats = m.curve("format")[1].mean(0)
     learned = np.flatnonzero(formats >= FORMAT)
-    k = int(learned[0]) if len(learned) else len(formats) - 1  # where nothing is compared
+    last = len(formats) - 1
+    k = int(learned[0]) if len(learned) else last
     base, names = f"{m.label}, base model", ("pass@256", "pass@4", "pass@1")
     since = {
-        name: compared(f"{name}, end minus {SINCE}", base, grown(m, name, k)) for name in names
+        x: compared(f"{x}, end minus {SINCE}", base, at_ends(m, x, k) if k < last else None)
+        for x in names
     }
     whole = [
-        each for x in names for each in compared(f"{x}, end minus before RL", base, grown(m, x, 0))
+        each for x in names for each in compared(f"{x}, end minus before RL", base, at_ends(m, x))
     ]
     with_format = [
         each
@@ -347,14 +350,6 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             {m.label: m},
         ),
     )
-
-
-def grown(m: Method, name: str, k: int) -> stats.Estimate | None:
-    """The last evaluation minus evaluation k, paired by seed; None if k is the last."""
-    values = m.curve(name)[1]
-    if k == values.shape[1] - 1:
-        return None
-    return paired(*(by_seed(m, values[:, x]) for x in (-1, k)))
 
 
 # ---- Group sizes ---------------------------------------------------------------------------

@@ -132,9 +132,9 @@ def last(m: Method, name: str) -> Floats:
     return m.curve(name)[1][:, -1]
 
 
-def at_ends(m: Method, name: str) -> stats.Estimate | None:
-    """The last evaluation minus the first, paired by seed."""
-    return paired(by_seed(m, last(m, name)), by_seed(m, first(m, name)))
+def at_ends(m: Method, name: str, since: int = 0) -> stats.Estimate | None:
+    """The last evaluation minus the first, or a later one, paired by seed."""
+    return paired(by_seed(m, last(m, name)), by_seed(m, m.curve(name)[1][:, since]))
 
 
 def gain_text(gain: stats.Estimate | None) -> str:
