@@ -82,8 +82,7 @@ class Flags(LayerConfig):
     """Where the commands run. local: processes on this machine. ray: a Ray cluster, which needs no
     shared folder. slurm: jobs, which share the folder of the results; see benchmarks/CLUSTER.md."""
     block: NonNegativeInt = 0
-    """Seeds per command (0: all of a cell). Curves do not depend on it. Language models always
-    train one seed per command."""
+    """Seeds per command (0: all of a cell). Curves do not depend on it."""
     shard: str = "1/1"
     """Run share I of N, as I/N. A share is every N-th command, so N machines can divide a suite."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -64,6 +64,7 @@ from manyseeds.llm_track.rollout import (
     kl_of_rewards,
     mean_of_updates,
     means_of,
+    measured,
     minibatches,
     regularizer,
     rewards_of,
@@ -92,8 +93,9 @@ class Config(GroupConfig):
     """Estimator of the KL. corrected: k3 times the ratio, whose gradient is the KL's."""
     kl_in: Literal["loss", "reward"] = "reward"
     """Where the KL is subtracted. loss: from the objective. reward: before any division."""
-    sign: Annotated[Literal["both", "positive", "negative"], Added("both")] = "both"
-    """Sign of the advantages that are learned from."""
+    learn_from: Annotated[Literal["all", "right", "wrong"], Added("all")] = "all"
+    """Completions that are learned from. right: with a reward of 1. wrong: with -1. Neither has a
+    baseline."""
 
 
 PRESETS = {
@@ -118,11 +120,9 @@ def group_advantages(rewards: Tensor) -> Tensor:
     return torch.where(varied, rewards - others, 0.0)
 
 
-def of_sign(advantages: Tensor, sign: str) -> Tensor:
-    """Advantages of one sign (Zhu et al. 2025, arXiv 2506.01347), 0 for others; or of both."""
-    if sign == "both":
-        return advantages
-    return advantages.clamp(min=0.0) if sign == "positive" else advantages.clamp(max=0.0)
+def rewards_alone(accuracy: Tensor, learn_from: str) -> Tensor:
+    """1 for right completions, or -1 for wrong ones (Zhu et al. 2025, arXiv 2506.01347), [S, B]."""
+    return accuracy if learn_from == "right" else accuracy - 1
 
 
 # ---- The loss ------------------------------------------------------------------------------
@@ -199,9 +199,12 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
         if used(config.kl_coef):
             ref = reference.logprobs(rollout, config.temperature)
         rewards = rewards_of(graded, rollout, reward_model, config)
-        returns = rewards - kl_of_rewards(rollout, ref, config)
-        groups = of_sign(group_advantages(returns.unflatten(1, (-1, G))), config.sign)
-        advantages = groups.flatten(1).unsqueeze(-1).expand_as(rollout.tokens)
+        kl = kl_of_rewards(rollout, ref, config)
+        advantages = group_advantages((rewards - kl).unflatten(1, (-1, G))).flatten(1)
+        if config.learn_from != "all":
+            accuracy = measured(graded, "accuracy", rollout)
+            advantages = rewards_alone(accuracy, config.learn_from) - kl
+        advantages = advantages.unsqueeze(-1).expand_as(rollout.tokens)
         batch = Batch(**vars(rollout), reference=ref, advantages=advantages)
 
         updates = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
     SIDE_RULE,
     at_ends,
+    averaged,
     between,
     change,
     curves,
@@ -49,9 +51,9 @@ from manyseeds.benchmarks.chapters.language_measures import (
     has_metric,
     measure,
     metric,
+    over_known,
     paired,
     run_of,
-    runs_of,
 )
 from manyseeds.benchmarks.chapters.language_mechanisms import (
     law_section,
@@ -61,7 +63,7 @@ from manyseeds.benchmarks.chapters.language_mechanisms import (
 )
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments import suite
-from manyseeds.benchmarks.measurements import llm_pipeline
+from manyseeds.benchmarks.measurements import llm_pipeline, planted_errors
 from manyseeds.benchmarks.store.methods import Method, by_seed
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, section_of
@@ -408,6 +410,7 @@ RLHF_COLUMNS = (
     *("pass@1 before", "after, mean [95%]", "over the training", "greedy before", "after"),
     "KL, nats per token",
 )
+COIN = f"of a coin, beta {suite.PLACEBO['kl_coef']:g}"
 
 
 def reward_name(settings: Mapping[str, Any]) -> str:
@@ -426,19 +429,24 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         return
     rows = []
     rewards, scores = {}, {}
-    earned: list[Compared] = []
+    beside: list[Compared] = []
     for name, m in shown:
         reward = metric_at_points(m, "reward")
         x, score = distance(m), m.curve("pass@1")[1]
         line = f"{display(m.algo)}: {name}"
         rewards[line], scores[line] = plots.mean_line(x, reward), plots.mean_line(x, score)
         rewarded = f"{reward[:, 0].mean():.2f}", stats.estimate(reward[:, -1], "mean").text(2)
-        scored = *m.both("pass@1"), f"{score.mean():.3f}", *m.means("greedy"), m.mean_text("kl")
-        rows.append((m.label, name, m.n, *rewarded, *scored))
+        rows.append((m.label, name, m.n, *rewarded, *scored(m)))
         if "rules" not in name:
             more = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
             run = f"{display(m.algo)} ({name})"
-            earned += compared("learned reward after minus before", run, more, 2)
+            beside += compared("learned reward after minus before", run, more, 2)
+    placebo = run_of(found, "rlhf_ppo", "addition", suite.PLACEBO)
+    if placebo:
+        rows.append((placebo.label, COIN, placebo.n, "", "", *scored(placebo)))
+        for name in ("pass@1", "greedy"):
+            what = f"{display(placebo.algo)} ({COIN})"
+            beside += compared(f"{name} after minus before", what, change(placebo, name))
     about = Text(
         "Every seed has its own reward model, trained by ",
         Code("reward_model.py"),
@@ -446,7 +454,8 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "previous evaluation. It includes the rewards for format and by rules where there are any, "
         "and PPO subtracts 1 for a truncated completion. The curves are over the square root of "
         "the KL, as those of Gao et al., whose KL is of whole answers. A gain in pass@1 without "
-        "one in greedy answers can also be that of a lower entropy.",
+        "one in greedy answers can also be that of a lower entropy. With the rewards of a coin "
+        "(examples/random_reward.py) whatever changes has another cause than what is rewarded.",
     )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
@@ -455,8 +464,14 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         [m for name, m in shown if "rules" not in name],
         curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
         [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
-        earned,
+        beside,
     )
+
+
+def scored(m: Method) -> tuple[str, ...]:
+    """The cells of a row on accuracy and KL."""
+    over_training = f"{averaged(m).mean():.3f}"
+    return (*m.both("pass@1"), over_training, *m.means("greedy"), m.mean_text("kl"))
 
 
 def distance(m: Method) -> Floats:
@@ -503,6 +518,7 @@ def turn_claim(
 
 # ---- The R1 pipeline -----------------------------------------------------------------------
 
+SMALL = "RL on small base"
 PIPELINE_COLUMNS = (
     *("stage", "n", "samples drawn", "pass@1, mean [95%]", "pass@16, mean [95%]"),
     *("cons@16", "format", "length"),
@@ -530,11 +546,17 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         samples = f"{np.mean([row['samples'] for row in here]):,.0f}"
         rows.append((stage, str(len(here)), samples, *cells))
 
-    def differences(a: str, b: str) -> list[Compared]:
+    def differences(a: str, b: str, names: Sequence[str] = ("pass@1",)) -> list[Compared]:
         if not {a, b} <= values.keys():
             return []
-        pairs = {x: paired(values[a][x], values[b][x]) for x in ("pass@1", "pass@16")}
+        pairs = {x: paired(values[a][x], values[b][x]) for x in names}
         return [x for name, d in pairs.items() for x in compared(name, f"{a} minus {b}", d)]
+
+    def figure(name: str, about: str, *stages: str) -> Figure | None:
+        """pass@1 of stages over their own samples."""
+        lines = {stage: stage_line(stored["rows"], stage) for stage in stages}
+        known = {stage: line for stage, line in lines.items() if line}
+        return curves(name, about, {"pass@1": known}) if known else None
 
     settings = stored["settings"]
     about = Text(
@@ -543,14 +565,19 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         "and distillation learn, in several passes, from one right sample of each of "
         f"{settings['prompts']:,} prompts that the model after RL solves in {llm_pipeline.SAMPLES} "
         "attempts. Samples are those drawn from a model until the end of a stage: these attempts "
-        "and the training of that model count. Each seed has base models of its own."
+        "and the training of that model count. RL again and RL alone both have a KL to the model "
+        "that they begin with: RL alone goes on from RL. Each seed has base models of its own."
     )
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than RL alone.",
         f"{OURS}; stages: {R1}v1, sec. 2.3",
         differences("RL again", "RL alone"),
-        [
+        beside=differences("RL again", "RL alone", ["pass@16"]),
+        figure=figure(
+            "language-pipeline-rl", "pass@1 of stages of RL", "RL", "RL again", "RL alone"
+        ),
+        details=[
             about,
             Table("language-pipeline", PIPELINE_COLUMNS, rows),
             command_text(stored, stored["machine"]["cpu"]),
@@ -560,7 +587,28 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         "language-pipeline-distillation",
         "Distillation improves a small model more than RL on it.",
         f"{R1}v1, sec. 4.1",
-        differences("distillation", "RL on small base"),
+        differences("distillation", SMALL),
+        beside=[
+            *differences("distillation", SMALL, ["pass@16"]),
+            *differences("distillation", f"{SMALL} for longer", ["pass@1", "pass@16"]),
+        ],
+        figure=figure(
+            "language-pipeline-distillation",
+            "pass@1 of RL on the small base model",
+            SMALL,
+            f"{SMALL} for longer",
+        ),
+    )
+
+
+def stage_line(rows: Sequence[Mapping[str, Any]], stage: str) -> plots.Line | None:
+    """pass@1 of a stage over its samples, where all its seeds were evaluated alike."""
+    found = [row["curve"] for row in rows if row["stage"] == stage]
+    points = [[x["samples"] for x in curve] for curve in found]
+    if not found or not points[0] or any(x != points[0] for x in points):
+        return None
+    return plots.mean_line(
+        np.array(points[0]), np.array([[x["pass@1"] for x in curve] for curve in found])
     )
 
 
@@ -664,54 +712,55 @@ def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
 # ---- Length --------------------------------------------------------------------------------
 
 LENGTH_COLUMNS = (
-    *("method", "changed", "n", "pass@1, mean [95%]", "right ones before", "after"),
-    *("wrong ones before", "after", "wrong minus right, mean [95%]", "cut off before", "after"),
+    *("method", "changed", "n", "pass@1, mean over the training", "at the end, mean [95%]"),
+    *("tokens of right ones", "of wrong ones", "wrong minus right, mean [95%]", "cut off"),
     f"length of samples, first {EARLY:.0%} of the training",
 )
-NO_KL = "without a KL"
 CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft punishment")
 
 
 def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
-    free: tuple[tuple[str, dict[str, Any], str], ...]
-    free = (("grpo", suite.OWN, ""), ("grpo", suite.WITHOUT_KL, NO_KL), ("dr_grpo", suite.OWN, ""))
-    runs = runs_of(found, [(algo, "rambling", settings) for algo, settings, _ in free])
-    shown = [
-        (f"{display(algo)} {changed}".strip(), changed, m)
-        for (algo, _, changed), m in zip(free, runs, strict=True)
-        if m
-    ]
-    runs = runs_of(found, [("dapo", "rambling", settings) for settings in suite.LONG])
-    parts = [(name, m) for name, m in zip(CHANGED, runs, strict=True) if m]
-    rows = [length_row(m, x) for x, m in (*((x, m) for _, x, m in shown), *parts)]
+    shown = {
+        changed: m
+        for changed, (algo, settings) in suite.LENGTHS.items()
+        if (m := run_of(found, algo, "rambling", settings))
+    }
+    parts = {
+        name: m
+        for name, settings in zip(CHANGED, suite.LONG, strict=True)
+        if (m := run_of(found, "dapo", "rambling", settings))
+    }
+    rows = [length_row(m, x) for x, m in (*shown.items(), *parts.items())]
     if not rows:
         return
     details: list[Block] = [
         Text(
             "Excess length is how many tokens wrong completions are longer than right ones. In ",
             Code("rambling"),
-            " the thinking of the demonstrations has random filler, so that length is free. GRPO "
-            "has a KL to the initial model, which favours its lengths. Dr. GRPO has none: GRPO "
-            "without one is what it is compared with. The runs of DAPO have completions of at most "
-            "36 tokens, a symmetric clip and no dynamic sampling, with each of its other parts "
-            "alone.",
+            " the thinking of the demonstrations has random filler, so that length is free. All "
+            "measures are averaged over the evaluations of a training: at its end completions are "
+            "short and few are wrong. GRPO has a KL to the initial model, which favours its "
+            "lengths. Dr. GRPO has none, and GRPO without one is what it is compared with. The "
+            f"runs of DAPO have at most {suite.PLAIN_DAPO['max_new_tokens']} tokens a completion, a "
+            "symmetric clip and no dynamic sampling, with each of its other parts alone.",
         ),
         Table("language-free-length", LENGTH_COLUMNS, rows),
     ]
     if shown:
-        yield bias_claim({name: m for name, _, m in shown}, details)
+        yield bias_claim({f"{display(m.algo)} {x}".strip(): m for x, m in shown.items()}, details)
     yield from part_claims(parts, [] if shown else details)
 
 
 def excess(m: Method) -> Floats:
-    """By how many tokens wrong completions are longer than right ones, [S]."""
-    return m.values("length_wrong") - m.values("length_right")
+    """By how many tokens wrong completions are longer than right ones, over the training, [S]."""
+    right, wrong = (m.curve(f"length_{side}")[1] for side in ("right", "wrong"))
+    return over_known(wrong - right)
 
 
 def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     """GRPO and Dr. GRPO, both without a KL; beside it the other pairs of runs."""
-    like = f"{display('grpo')} {NO_KL}", display("dr_grpo")
+    like = f"{display('grpo')} without a KL", display("dr_grpo")
     decisive: list[Compared] = []
     others: list[Compared] = []
     for a, b in itertools.combinations(runs, 2):
@@ -737,14 +786,16 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     )
 
 
-def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -> Iterator[Block]:
+def part_claims(parts: Mapping[str, Method], details: Sequence[Block]) -> Iterator[Block]:
     """What each part of DAPO changes against the run without any of them."""
-    plain = next((m for name, m in parts if name == CHANGED[0]), None)
-    scores, lengths = [], []
-    for name, m in parts:
+    plain = parts.get(CHANGED[0])
+    over_training = "pass@1 averaged over the training"
+    scores, ends, lengths = [], [], []
+    for name, m in parts.items():
         if plain and m is not plain:
             alone = f"{name} alone minus {CHANGED[0]}"
-            scores += compared("pass@1", alone, between(m, plain, measure("pass@1")))
+            scores += compared(over_training, alone, between(m, plain, averaged))
+            ends += compared("pass@1 at the end", alone, between(m, plain, measure("pass@1")))
             early = between(m, plain, early_length)
             length = f"length in the first {EARLY:.0%} of the training"
             lengths += [(name, x) for x in compared(length, alone, early, 2, " tokens")]
@@ -755,6 +806,7 @@ def part_claims(parts: Sequence[tuple[str, Method]], details: Sequence[Block]) -
             f"{DAPO}, table 1",
             scores,
             details,
+            beside=ends,
         )
     if lengths:
         yield judged(
@@ -771,58 +823,30 @@ def length_row(m: Method, changed: str) -> tuple[str, ...]:
     """A row of the table of lengths."""
     extra = excess(m)
     apart = "" if np.isnan(extra).any() else stats.estimate(extra, "mean").text(1, "+")
-    lengths = *m.means("length_right", 1), *m.means("length_wrong", 1)
-    early = f"{early_length(m).mean():.2f}"
-    return (m.label, changed, m.n, m.text("pass@1"), *lengths, apart, *m.means("truncated"), early)
+    means = f"{averaged(m).mean():.3f}", m.text("pass@1")
+    lengths = (f"{averaged(m, f'length_{side}').mean():.1f}" for side in ("right", "wrong"))
+    cut = f"{averaged(m, 'truncated').mean():.1%}"
+    return (m.label, changed, m.n, *means, *lengths, apart, cut, f"{early_length(m).mean():.2f}")
 
 
 # ---- Self-correction -----------------------------------------------------------------------
 
 WAITS = {
-    "wait": "P(wait)",
     "wait_if_wrong": "P(wait | wrong column)",
     "wait_if_right": "P(wait | right column)",
     "right_after_wait": "P(right column | wait after a wrong one)",
 }
+OWN_WAITS = {"wait": "P(wait)", **WAITS}
 
 
 def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """How often a model corrects a column, before, during and after RL."""
-    (m,) = runs_of(found, [("grpo", "checking", suite.OWN)])
+    """Whether a model comes to reconsider, by mistakes that are the same before and after RL."""
+    m = run_of(found, "grpo", "checking", suite.OWN)
+    path = find_file(results, planted_errors.FILE)
+    write = partial(correction_claim, details=[*own_mistakes(m)] if m else [])
+    yield from section_of(path, planted_errors.STORED, write)
     if m is None:
         return
-    rows = []
-    gains: dict[str, list[Compared]] = {}
-    for name, title in WAITS.items():
-        gains[name] = compared(title, "after RL minus before", change(m, name))
-        rows.append((title, *m.both(name), *([x.text for x in gains[name]] or [""])))
-    # A model that never makes a mistake, or never reconsiders, has no such share.
-    decides = "wait_if_wrong" if gains["wait_if_wrong"] else "wait"
-    known = {title: name for name, title in WAITS.items() if m.has(name)}
-    label, floors = "Self-correction over the training", dict.fromkeys(known, 0.0)
-    sides = {display("grpo"): m}
-    figure = curves_of("language-correction", label, known, sides, floors=floors)
-    columns = ("", "before", "after, mean [95%]", "gain, paired [95%]")
-    yield judged(
-        "language-correction",
-        "By reinforcement learning a model comes to reconsider what it wrote.",
-        f"{R1}, sec. 2.2.4",
-        gains[decides],
-        [
-            Text(
-                "In ",
-                Code("checking"),
-                " a quarter of the demonstrations' columns are first written wrong, followed by ",
-                Code("wait;"),
-                " and the right column. P(wait) refers to a whole completion, and falls where "
-                "mistakes become rarer. In the first version of this page it decided, too, and the "
-                "claim did not hold.",
-            ),
-            Table("language-correction", columns, rows),
-        ],
-        beside=[x for name in WAITS if name != decides for x in gains[name]],
-        figure=figure if known else None,
-    )
     before = m.values("wait", "initial")
     if not np.isnan(before).any():
         found_before = stats.estimate(before, "mean")
@@ -834,25 +858,85 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
         )
 
 
+def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterator[Block]:
+    """The claim on planted_errors.json; nothing of no seed."""
+    if not stored["measurements"]:
+        return
+    ends = {
+        name: [
+            {row["seed"]: row[when][name] for row in stored["measurements"]}
+            for when in planted_errors.ENDS
+        ]
+        for name in ("accuracy", *WAITS)
+    }
+    gains = {
+        name: compared(title, "planted columns, after RL minus before", paired(after, before))
+        for name, title in WAITS.items()
+        for before, after in (ends[name],)
+    }
+    rows = []
+    for name, title in {"accuracy": "accuracy of the training samples", **WAITS}.items():
+        before, after = (np.array([*x.values()]) for x in ends[name])
+        rows.append(
+            (title, str(len(after)), f"{before.mean():.3f}", stats.estimate(after, "mean").text(3))
+        )
+    yield judged(
+        "language-correction",
+        "By reinforcement learning a model comes to reconsider what it wrote.",
+        f"{R1}, sec. 2.2.4",
+        gains["wait_if_wrong"],
+        [
+            Text(
+                "In ",
+                Code("checking"),
+                " a quarter of the demonstrations' columns are first written wrong, followed by ",
+                Code("wait;"),
+                " and the right column. Every model reads the same beginnings of completions of "
+                f"{planted_errors.PROMPTS} held-out prompts, up to a column that is planted wrong "
+                "or right. How probable ",
+                Code("wait;"),
+                " is after it, and then the right column, is computed. Of a model's own mistakes "
+                "RL leaves others than there were, which stand beside it.",
+            ),
+            Table("language-planted", ("", "n", "before", "after, mean [95%]"), rows),
+            command_text(stored, stored["machine"]["cpu"]),
+            *details,
+        ],
+        beside=[x for name in WAITS if name != "wait_if_wrong" for x in gains[name]],
+    )
+
+
+def own_mistakes(m: Method) -> Iterator[Block]:
+    """How often a model reconsiders its own columns."""
+    rows = []
+    for name, title in OWN_WAITS.items():
+        gains = compared(title, "after RL minus before", change(m, name))
+        rows.append((title, *m.both(name), *([x.text for x in gains] or [""])))
+    columns = ("own columns", "before", "after, mean [95%]", "gain, paired [95%]")
+    yield Table("language-correction", columns, rows)
+    # A model that never makes a mistake, or never reconsiders, has no such share.
+    known = {title: name for name, title in OWN_WAITS.items() if m.has(name)}
+    if known:
+        label, floors = "Own columns over the training", dict.fromkeys(known, 0.0)
+        yield curves_of("language-correction", label, known, {display("grpo"): m}, floors=floors)
+
+
 # ---- PPO and GRPO at equal settings --------------------------------------------------------
 
-# GRPO's own settings, which EQUAL gives PPO.
-(LIKE_PPO,) = (x for x in suite.GROUPS if x["group_size"] == suite.EQUAL["group_size"])
 EQUAL_COLUMNS = ("method", "passes", "prompts per step", "n", "pass@1, mean [95%]", "KL")
 
 
 def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """PPO with its own settings and with GRPO's, beside GRPO."""
-    wanted: tuple[tuple[str, dict[str, Any]], ...]
-    wanted = (("rlhf_ppo", suite.EQUAL), ("rlhf_ppo", suite.OWN), ("grpo", LIKE_PPO))
-    shown = [m for m in runs_of(found, [(algo, "addition", x) for algo, x in wanted]) if m]
-    if len(shown) < 3:
+    wanted = (("rlhf_ppo", suite.EQUAL), ("grpo", suite.LIKE_PPO), ("rlhf_ppo", suite.OWN))
+    equal, grpo, own = (run_of(found, algo, "addition", x) for algo, x in wanted)
+    if not (equal and grpo):
         return
     rows = []
-    for m in shown:
-        sizes = (str(m.settings[name]) for name in ("epochs", "prompts"))
-        rows.append((m.label, *sizes, m.n, m.text("pass@1"), m.mean_text("kl")))
-    equal, _, grpo = shown
+    for m in (equal, grpo, own):
+        if m:
+            sizes = (str(m.settings[name]) for name in ("epochs", "prompts"))
+            rows.append((m.label, *sizes, m.n, m.text("pass@1"), m.mean_text("kl")))
     about = Text(
         "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes one "
         "pass over 32 prompts with eight samples each. PPO subtracts the KL from the reward, and 1 "
@@ -865,6 +949,11 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"{OURS}; the paper's argument is memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
         [about, Table("language-equal", EQUAL_COLUMNS, rows)],
+        beside=compared(
+            "pass@1",
+            "PPO with its own settings minus GRPO",
+            between(own, grpo, measure("pass@1")) if own else None,
+        ),
         sign=-1,
     )
 

@@ -13,7 +13,6 @@ from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import blocks
 from manyseeds.benchmarks.chapters.blocks import Block, Figure, Table, Text, folded_if_long
 from manyseeds.benchmarks.chapters.differences import compared, judged
-from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.store.methods import ORDER, Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
@@ -69,19 +68,6 @@ def run_of(
     return next((m for m in found if m.is_run_of(algo, task, settings)), None)
 
 
-def runs_of(
-    found: Sequence[Method], wanted: Sequence[tuple[str, str, Mapping[str, Any]]]
-) -> list[Method | None]:
-    """The runs of methods on tasks with settings, each with initial models of its own seeds; until
-    all of these are trained, those of one shared initial model."""
-    own = [run_of(found, *x) for x in wanted]
-    shared = [
-        run_of(found, algo, task, {k: v for k, v in x.items() if k not in suite.OWN})
-        for algo, task, x in wanted
-    ]
-    return own if all(own) or not any(shared) else shared
-
-
 def metric(m: Method, name: str, share: float = 1.0) -> Floats:
     """The mean of a metric over the first share of each seed's training, [S]."""
     tables = m.metrics(name)
@@ -135,6 +121,18 @@ def last(m: Method, name: str) -> Floats:
 def at_ends(m: Method, name: str, since: int = 0) -> stats.Estimate | None:
     """The last evaluation minus the first, or a later one, paired by seed."""
     return paired(by_seed(m, last(m, name)), by_seed(m, m.curve(name)[1][:, since]))
+
+
+def averaged(m: Method, name: str = "pass@1") -> Floats:
+    """A measure averaged over the evaluations of each seed's training, [S]."""
+    return over_known(m.curve(name)[1])
+
+
+def over_known(values: Floats) -> Floats:
+    """The mean of each row of [S, K], NaN left out; NaN of a row without a number."""
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0.0).sum(1) / known.sum(1)
 
 
 def gain_text(gain: stats.Estimate | None) -> str:

@@ -19,6 +19,7 @@ from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
 from manyseeds.benchmarks.chapters.differences import Compared, compared, judged
 from manyseeds.benchmarks.chapters.language_measures import (
     at_ends,
+    averaged,
     between,
     change,
     curves_of,
@@ -57,12 +58,12 @@ SIGN_COLUMNS = ("learned from", "n", *AT, "entropy before", "after, mean [95%]")
 
 def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """RL from right samples alone, from wrong ones alone, and from both."""
-    names = dict(zip(("both", "right samples", "wrong samples"), suite.SIGNS, strict=True))
+    names = dict(zip(("all samples", "right samples", "wrong samples"), suite.SIGNS, strict=True))
     runs = all_runs(found, "rloo", names)
     if not runs:
         return
     rows = []
-    plain = runs["both"]
+    plain = runs["all samples"]
     before = [f"{first(plain, name).mean():.3f}" for name in AT]
     rows.append(("(the initial models)", plain.n, *before, "", ""))
     for name, m in runs.items():
@@ -75,10 +76,10 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for y in compared(f"{name} after minus before", "wrong samples", at_ends(wrong, name))
     ]
     about = Text(
-        "RLOO without a KL and without a reward of the format, so that an advantage is positive "
-        "where a completion is right. Advantages of one sign are set to 0. pass@k is of the first "
-        "and of the last evaluation, of 64 held-out prompts with 256 samples each. The paper's "
-        "rewards are 1 and -1, without a baseline."
+        "From all samples RLOO learns. Right samples alone have a reward of 1, wrong ones alone of "
+        "-1, without a baseline, as in the paper. There is no KL and no reward of the format, and "
+        "one gradient step on each sample, so that no clip acts. pass@k is of the first and of the "
+        "last evaluation, of 64 held-out prompts with 256 samples each."
     )
     yield judged(
         "language-signs",
@@ -377,11 +378,6 @@ def ranked(m: Method, since: float, until: float) -> float:
             x.loc[taken, name].sum() for x, name in zip(both, ("ranked", "rankable"), strict=True)
         ]
     return float(counts[0] / counts[1]) if counts[1] else math.nan
-
-
-def averaged(m: Method) -> Floats:
-    """pass@1 averaged over the evaluations, [S]."""
-    return m.curve("pass@1")[1].mean(1)
 
 
 def pairs_of(m: Method) -> Floats:

@@ -198,8 +198,8 @@ LANGUAGE = (
         "llm_track/rloo.py",
         STEPS,
         "addition",
-        "addition --sign positive --initial-per-seed",
-        "addition --sign negative",
+        "addition --learn-from right --initial-per-seed",
+        "addition --learn-from wrong",
         f"{SUMS} --kl-coef 0 --gradient-checkpointing",  # as a model of others is trained
     ),
     *_cases(

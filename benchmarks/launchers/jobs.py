@@ -71,8 +71,7 @@ class Event(NamedTuple):
 def all_jobs(cells: Sequence[Cell], block: int = 0) -> list[Job]:
     """The jobs of cells, finished or not, in an order that depends on nothing else.
 
-    block: seeds of a job, which begins at a multiple of it (0: a job is a cell). Language models
-    are trained seed by seed anyway, so that their blocks are single seeds.
+    block: seeds of a job, which begins at a multiple of it (0: a job is a cell).
     """
     return [Job(cell, seeds) for cell in cells for seeds in blocks(cell, block)]
 
@@ -82,10 +81,9 @@ def blocks(cell: Cell, block: int) -> Iterator[tuple[int, ...]]:
     if not (block and cell.seeds):
         yield ()
         return
-    size = 1 if cell.package == "llm_track" else block
     seeds = cell.all_seeds
-    for first in range(seeds.start // size * size, seeds.stop, size):
-        yield tuple(seed for seed in range(first, first + size) if seed in seeds)
+    for first in range(seeds.start // block * block, seeds.stop, block):
+        yield tuple(seed for seed in range(first, first + block) if seed in seeds)
 
 
 def slots(job: Job, workers: int) -> int:

@@ -9,15 +9,18 @@ The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), each a command of the 
     RL                 GRPO from the cold start
     rejection SFT      SFT of the base on right samples of that model
     RL again           GRPO from there
-    RL alone           GRPO from the cold start with the samples of all of these
+    RL alone           GRPO from that of RL with as many samples as these stages had: like theirs,
+                       its KL is to the model that it begins with
 
 and those of its sections 2.4 and 4.1, with a smaller base, which is sometimes right:
 
     small base         a base model of fewer parameters
     distillation       SFT of the small base on the same right samples
     RL on small base   GRPO with as many samples as the teacher has drawn
+    ... for longer     GRPO with four times as many
 
-Every stage ends with the track's evaluation. Each seed has base models of its own. Samples are
+Every stage ends with the track's evaluation, and is evaluated ten times before, which shows whether
+it still rises. Each seed has base models of its own. Samples are
 those drawn from a model until the end of a stage, its teacher's among them. Models and files are
 kept in --work, in a folder for each version of the code, so that an interrupted command goes on
 where it was. The report reads results/llm_pipeline.json, to which the scores of each finished seed
@@ -48,7 +51,7 @@ from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks
 from manyseeds.llm_track.models import run_command
 from manyseeds.progress import console
-from manyseeds.record import read_json
+from manyseeds.record import read_json, read_parquet
 from manyseeds.untrusted import NAME, ORIGIN
 
 FILE = "llm_pipeline.json"
@@ -56,10 +59,17 @@ MEASURES = ("pass@1", "pass@16", "cons@16", "format", "length")
 STORED: dict[str, Any] = {
     **ORIGIN,
     "settings": {"task": NAME, "rl_samples": int, "prompts": int, "sft_samples": int},
-    "rows": [{"seed": int, "stage": NAME, "samples": int, **dict.fromkeys(MEASURES, float)}],
+    "rows": [
+        {
+            **{"seed": int, "stage": NAME, "samples": int, **dict.fromkeys(MEASURES, float)},
+            "curve": [{"samples": float, "pass@1": float}],  # from the beginning of the stage
+        }
+    ],
 }
 TRAINED = ("sft", "grpo")
 SAMPLES = 4  # of each prompt, to collect a right one
+EVALUATIONS = 10  # of each training
+LONGER = 4  # times the samples of RL on the small base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +133,16 @@ def stages(config: Config, seed: int) -> list[Stage]:
         Stage("RL", "grpo", (*after("cold start"), *of(rl)), rl),
         Stage("rejection SFT", "sft", (*cold, *learned), collected),
         Stage("RL again", "grpo", (*after("rejection SFT"), *of(rl)), both),
-        Stage("RL alone", "grpo", (*after("cold start"), *of(both)), both),
+        Stage("RL alone", "grpo", (*after("RL"), *of(both - rl)), both),
         Stage("small base", "sft", (*small, *learned), 0, "initial"),
         Stage("distillation", "sft", (*small, *learned), collected),
         Stage("RL on small base", "grpo", (*small, *of(collected)), collected),
+        Stage(
+            "RL on small base for longer",
+            "grpo",
+            (*small, *of(LONGER * collected)),
+            LONGER * collected,
+        ),
     ]
 
 
@@ -157,7 +173,8 @@ def training(config: Config, stage: Stage, seed: int) -> list[str]:
     """The command that trains a stage, without `python`."""
     return [
         f"llm_track/{stage.script}.py", "--task", config.task, *stage.flags,
-        "--first-seed", str(seed), "--seeds", "1", "--evaluations", "1",
+        "--first-seed", str(seed), "--seeds", "1",
+        "--evaluations", str(EVALUATIONS),
         "--name", run_name(stage.name, seed), "--results", str(work_of(config)),
     ]  # fmt: skip
 
@@ -187,10 +204,17 @@ def scores(config: Config, seed: int) -> list[dict[str, Any]]:
         if stage.name == "rejection SFT":
             run(sampling(config, seed))
         run(training(config, stage, seed))
-        summary = read_json(folder_of(config, stage.name, seed) / "summary.json")
-        found = {name: summary[stage.when][name] for name in MEASURES}
-        rows.append({"seed": seed, "stage": stage.name, "samples": stage.samples, **found})
+        folder = folder_of(config, stage.name, seed)
+        found = {name: read_json(folder / "summary.json")[stage.when][name] for name in MEASURES}
+        about = {"seed": seed, "stage": stage.name, "samples": stage.samples}
+        rows.append({**about, **found, "curve": curve_of(folder) if stage.when == "final" else []})
     return rows
+
+
+def curve_of(folder: Path) -> list[dict[str, float]]:
+    """pass@1 at each evaluation of a run."""
+    rows = read_parquet(folder / "curve.parquet")[["samples", "pass@1"]].astype(float)
+    return [{str(name): x for name, x in row.items()} for row in rows.to_dict("records")]
 
 
 def origins(config: Config) -> list[str]:

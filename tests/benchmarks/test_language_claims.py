@@ -31,20 +31,21 @@ from manyseeds.benchmarks.chapters.blocks import (
     walk,
 )
 from manyseeds.benchmarks.chapters.differences import Compared, judged
-from manyseeds.benchmarks.chapters.language_measures import runs_of
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     CLIP_HIGHER,
     EQUAL,
     EXPERIMENTS,
     GROUPS,
+    LENGTHS,
+    LIKE_PPO,
     LONG,
     MANY_SAMPLES,
     OWN,
     PAIRS,
+    PLACEBO,
     R1_ZERO,
     RLHF,
-    WITHOUT_KL,
 )
 from manyseeds.benchmarks.store import results as chapter_results
 from manyseeds.benchmarks.store.methods import Method
@@ -118,6 +119,7 @@ def rlhf(
     folder: Path,
     end: Callable[[Mapping[str, Any]], float],
     kl: Callable[[Mapping[str, Any]], float] = lambda _: 0.5,
+    placebo: bool = False,
 ) -> list[Block]:
     """The section of runs whose pass@1 goes from 0.5 to where their settings say."""
     runs = [
@@ -125,9 +127,20 @@ def rlhf(
             folder, algo, "addition", x,
             {"pass@1": (0.5, end(x)), "kl": (0.0, kl(x))}, {"reward": (1.0, 3.0)},
         )
-        for algo, x in RLHF
+        for algo, x in (*RLHF, *[("rlhf_ppo", PLACEBO)] * placebo)
     ]  # fmt: skip
     return [*chapter.rlhf_section(runs, folder)]
+
+
+def test_the_rewards_of_a_coin_stand_beside(tmp_path: Path) -> None:
+    """They decide nothing, and have no learned reward."""
+    blocks = rlhf(tmp_path, lambda _: 0.6, placebo=True)
+    assert [row[5] for row in rows(blocks)] == [
+        *["higher"] * 3,
+        *["higher, decides nothing"] * 4,
+    ]
+    table = rows(blocks, "language-overoptimisation")
+    assert table[-1][:6] == ["RLHF-PPO", "of a coin, beta 0.5", "5", "", "", "0.502"]
 
 
 MANY = {"pass@16": (0.9, 0.98), "cons@16": (0.5, 0.9), "format": (0.2, 0.95)}
@@ -368,11 +381,11 @@ def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
 
 
 def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
+    """All go in lines, so that a mean over the training is half of what changes until its end."""
     common = {"pass@1": (0.3, 0.6), "truncated": (0.1, 0.2), "length_right": (30.0, 25.0)}
     cases = [
-        ("grpo", OWN, 40.0, 20.0),
-        ("dr_grpo", OWN, 28.0, 20.0),
-        ("grpo", WITHOUT_KL, 26.0, 20.0),
+        (algo, x, wrong, 20.0)
+        for (algo, x), wrong in zip(LENGTHS.values(), (40.0, 26.0, 27.0, 28.0), strict=True)
     ]
     cases += [("dapo", x, 31.0, 20.0 if k == 3 else 25.0) for k, x in enumerate(LONG)]
     runs = []
@@ -382,50 +395,83 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     blocks = [*chapter.length_section(runs, tmp_path)]
     bias, score, shorter = verdicts(blocks)
     # GRPO without a KL against Dr. GRPO, which has none, decides, and no other pair.
-    assert bias.startswith("does not hold: -2.0 [")
+    assert bias.startswith("does not hold: -1.0 [")
     assert score.startswith("not shown: +0.000 [")
     # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
     assert shorter.startswith("holds: -0.30 [")
-    found = {row[1]: (row[3].split(" ")[0], row[5]) for row in rows(blocks) if row[0] != "pass@1"}
-    assert found["GRPO minus Dr. GRPO"] == ("+12.0", "higher, decides nothing")
-    assert found["GRPO without a KL minus Dr. GRPO"] == ("-2.0", "lower")
-    assert found["GRPO minus GRPO without a KL"] == ("+14.0", "higher, decides nothing")
+    found = {row[1]: (row[3].split(" ")[0], row[5]) for row in rows(blocks) if "pass" not in row[0]}
+    assert found["GRPO with a KL minus Dr. GRPO"] == ("+6.0", "higher, decides nothing")
+    assert found["GRPO without a KL minus Dr. GRPO"] == ("-1.0", "lower")
+    assert found["GRPO with a KL minus GRPO without a KL"] == ("+7.0", "higher, decides nothing")
     assert found["soft punishment alone minus none of the three"] == ("-0.30", "lower")
     assert found["overlong filtering alone minus none of the three"] == (
         *("+0.00", "undecided, decides nothing"),
     )
-    assert len(found) == 6
+    assert len(found) == 9
     table = rows(blocks, "language-free-length")
-    assert [row[:2] for row in table][:3] == [
-        ["GRPO", ""],
-        ["GRPO", "without a KL"],
+    assert [row[:2] for row in table][:4] == [
+        *[["GRPO", x] for x in [*LENGTHS][:3]],
         ["Dr. GRPO", ""],
     ]
+    # pass@1 from .3 to .6 and a tenth cut off, then two; seeds add .002.
+    assert (table[0][3], table[0][8]) == ("0.452", "15.2%")
     # 30 - 10 x, where x is 0.06 on average, and 0.002 for the seeds.
-    assert table[2][-1] == "29.40"
-    assert table[0][8].startswith("+15.0 [")
+    assert table[3][-1] == "29.40"
+    assert table[0][7].startswith("+7.5 [")
     assert [row[0] for row in table].count("DAPO") == 4
-    runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
+    for frame in runs[1].frames[2:3]:  # a seed without wrong completions, but for the first time
+        frame.loc[1:, "length_wrong"] = np.nan
+    assert chapter.excess(runs[1])[2] == pytest.approx(0.0)
+    runs[1].frames[2]["length_wrong"] = np.nan  # or never
     blocks = [*chapter.length_section(runs, tmp_path)]
-    assert "GRPO minus Dr. GRPO" not in [row[1] for row in rows(blocks)]
+    assert "GRPO with a KL minus GRPO without a KL" not in [row[1] for row in rows(blocks)]
     assert verdicts(blocks)[0] == "not tested: no comparison could decide"
 
 
-def test_self_correction_that_was_there_before(tmp_path: Path) -> None:
-    waits = {"wait": (0.4, 0.5), "wait_if_wrong": (0.9, 0.95), "wait_if_right": (0.05, 0.02),
-             "right_after_wait": (0.6, 0.9)}  # fmt: skip
-    run = method(tmp_path, "grpo", "checking", OWN, {"pass@1": (0.3, 0.8), **waits})
+WAITS: Ends = {"wait": (0.4, 0.5), "wait_if_wrong": (0.9, 0.7), "wait_if_right": (0.05, 0.02),
+               "right_after_wait": (0.6, 0.9)}  # fmt: skip
+
+
+def planted(folder: Path, gain: float, seeds: int = SEEDS) -> None:
+    """P(wait | wrong column) gains so much from seed to seed, and a thousandth of it."""
+    shares = {"accuracy": 0.5, "wait_if_wrong": 0.8, "wait_if_right": 0.1, "right_after_wait": 0.6}
+    rows = [
+        {
+            "seed": seed,
+            "before": shares,
+            "after": {**shares, "wait_if_wrong": 0.8 + gain * (1 + 1e-6 * (-1) ** seed)},
+        }
+        for seed in range(seeds)
+    ]
+    stored = json.loads((ROOT / "results" / "llm_oracle.json").read_text())
+    content = {**{name: stored[name] for name in ORIGIN}, "total_samples": 1, "measurements": rows}
+    write_json(folder / "planted_errors.json", content)
+
+
+@pytest.mark.parametrize(
+    ("gain", "word"), [(0.1, "holds"), (-0.1, "does not hold"), (0.0, "not shown")]
+)
+def test_self_correction_of_planted_mistakes(tmp_path: Path, gain: float, word: str) -> None:
+    """Its own mistakes decide nothing: after RL others are left."""
+    planted(tmp_path, gain)
+    run = method(tmp_path, "grpo", "checking", OWN, {"pass@1": (0.3, 0.8), **WAITS})
     blocks = [*chapter.correction_section([run], tmp_path)]
-    (more,) = verdicts(blocks)  # what the demonstrations contain is no claim
-    assert more.startswith("holds: +0.050 [+0.050, +0.050], p<0.001, P(wait | wrong column)")
-    found = {row[0]: (row[3][:6], row[5]) for row in rows(blocks)}
-    assert found["P(wait | right column)"] == ("-0.030", "lower, decides nothing")
+    (said,) = verdicts(blocks)
+    assert said.startswith(f"{word}: {gain:+.3f} [")
+    assert rows(blocks, "language-planted")[1][:3] == ["P(wait | wrong column)", "5", "0.800"]
     assert rows(blocks, "language-correction")[1][:2] == ["P(wait | wrong column)", "0.902"]
-    for summary in run.summaries:  # a model that never corrects itself
-        for when in ("initial", "final"):
-            summary[when] = {"pass@1": summary[when]["pass@1"], "wait": 0.0}
-    (more,) = verdicts(chapter.correction_section([run], tmp_path))
-    assert more.startswith("not shown: +0.000 [")
+    assert verdicts(chapter.correction_section([], tmp_path)) == [said]
+    (tmp_path / "planted_errors.json").unlink()
+    assert verdicts(chapter.correction_section([run], tmp_path)) == []
+
+
+def test_one_seed_of_planted_mistakes_decides_nothing(tmp_path: Path) -> None:
+    planted(tmp_path, 0.1, seeds=1)
+    assert verdicts(chapter.correction_section([], tmp_path)) == [
+        "not tested: no comparison could decide"
+    ]
+    planted(tmp_path, 0.1, seeds=0)
+    assert [*chapter.correction_section([], tmp_path)] == []
 
 
 def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
@@ -434,7 +480,7 @@ def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
         method(tmp_path, algo, "addition", x, {"pass@1": (0.5, end), "kl": (0.0, 0.2)})
         for algo, x, end in (
             *(("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", OWN, 0.95)),
-            ("grpo", chapter.LIKE_PPO, 0.9),
+            ("grpo", LIKE_PPO, 0.9),
         )
     ]
 
@@ -443,8 +489,14 @@ def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
 
     assert said().startswith("holds: -0.100 [")
     table = rows(chapter.equal_section(runs, tmp_path), "language-equal")
-    assert [row[0] for row in table] == ["RLHF-PPO", "RLHF-PPO", "GRPO"]
+    assert [row[0] for row in table] == ["RLHF-PPO", "GRPO", "RLHF-PPO"]
+    beside = rows(chapter.equal_section(runs, tmp_path))[1]
+    assert (beside[3][:6], beside[5]) == ("+0.050", "higher, decides nothing")
     assert [*chapter.equal_section(runs[:2], tmp_path)] == []
+    own = runs.pop(1)
+    assert said().startswith("holds: -0.100 [")
+    assert len(rows(chapter.equal_section(runs, tmp_path), "language-equal")) == 2
+    runs.append(own)
     for k, summary in enumerate(runs[0].summaries):
         summary["final"]["pass@1"] = 0.9 + 0.001 * (k + 1)
         summary["initial"]["pass@1"] = 0.5 + 0.001 * (k + 1)
@@ -458,11 +510,12 @@ def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
     assert said() == "not tested: no comparison could decide"
 
 
-def pipeline(folder: Path, gain: float) -> list[Block]:
+def pipeline(folder: Path, gain: float, points: int = 3) -> list[Block]:
     noise = [1 + 1e-6 * (-1) ** seed for seed in range(3)]
     rows = [
         {"seed": seed, "stage": stage, "samples": 100, "pass@1": x * noise[seed],
-         "pass@16": x * noise[seed], "cons@16": x, "format": 1.0, "length": 20.0}
+         "pass@16": x * noise[seed], "cons@16": x, "format": 1.0, "length": 20.0,
+         "curve": [{"samples": 50.0 * k, "pass@1": x / 2 * k} for k in range(points)]}
         for seed in range(3)
         for stage, x in (("RL alone", 0.6), ("RL again", 0.6 + gain),
                          ("distillation", 0.5), ("RL on small base", 0.1))
@@ -481,6 +534,12 @@ def test_the_stages_of_r1(tmp_path: Path) -> None:
     assert again.startswith("holds: +0.200 [")
     assert distilled.startswith("holds: +0.400 [")
     assert rows(blocks, "language-pipeline")[1][:3] == ["RL again", "3", "100"]
+    assert [row[5] for row in rows(blocks) if row[0] == "pass@16"] == [
+        "higher, decides nothing"
+    ] * 2
+    drawn = [x.figure.name for x in cards(blocks) if x.figure]
+    assert drawn == ["language-pipeline-rl", "language-pipeline-distillation"]
+    assert len(pipeline(tmp_path, 0.2, points=0)) == len(blocks)  # without a curve
     assert verdicts(pipeline(tmp_path, 0.0))[0].startswith("not shown: +0.000 [")
     assert verdicts(pipeline(tmp_path, -0.1))[0].startswith("does not hold: -0.100 [")
 
@@ -508,6 +567,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     runs += [method(tmp_path, algo, "addition", {}, measures) for algo in ("grpo", "rlhf_ppo")]
     assert all(m.of_experiment for m in runs[: len(EXPERIMENTS)])
     assert not any(m.of_experiment or not m.plain for m in runs[len(EXPERIMENTS) :])
+    planted(tmp_path, 0.1)
     page = [*chapter.page(runs, tmp_path)]
     titles = [x.text for x in page if isinstance(x, Heading)]
     ended = "Trainings that had not come to a plateau"
@@ -518,7 +578,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     assert not any(re.search(r"\d", x) for x in said[:-1])
     # All planted curves rise to the end, but for those that lack a headline of this kind.
     assert re.match(r"In (\d+) of \1 trainings pass@1 still rose", said[-1])
-    assert [*chapter.page([], tmp_path)] == []
+    assert [*chapter.page([], tmp_path / "empty")] == []
 
     listed = chapter.summary(page).items
     of_papers = [x for x in cards(page) if not x.source.startswith(OURS)]
@@ -558,17 +618,3 @@ def test_the_claims_of_a_page_are_corrected_together(
     assert (first[4], p) == (("0.030", "0.020") if second < 0.03 else ("0.060", "0.060"))
     assert beside[4:] == ["0.040", "higher, decides nothing"]
     assert "corrected together" in "".join(text_of(x) for x in blocks if isinstance(x, Text))
-
-
-def test_runs_of_one_initial_model_stand_until_all_others_are_there(tmp_path: Path) -> None:
-    """Some of both would be no pairs."""
-    wanted = [("grpo", "rambling", OWN), ("grpo", "rambling", WITHOUT_KL)]
-    shared = [
-        method(tmp_path, "grpo", "rambling", x, {"pass@1": (0.5, 0.8)})
-        for x in ({}, {"kl_coef": 0.0})
-    ]
-    own = [method(tmp_path, *x, {"pass@1": (0.5, 0.8)}) for x in wanted]
-    assert runs_of(shared, wanted) == runs_of([*shared, own[0]], wanted) == shared
-    assert runs_of([*shared, *own], wanted) == own
-    assert runs_of(own[:1], wanted) == [own[0], None]
-    assert runs_of([], wanted) == [None, None]

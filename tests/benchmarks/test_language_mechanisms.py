@@ -22,13 +22,13 @@ def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[
     """Every pass@k begins at 0.5. It gains so much from wrong samples alone, nothing from both, and
     from right ones pass@256 alone changes, to `right`."""
     ends = {
-        "both": dict.fromkeys(AT, 0.5),
-        "positive": {**dict.fromkeys(AT, 0.5), "pass@256": right},
-        "negative": {name: 0.5 + gain for name, gain in wrong.items()},
+        "all": dict.fromkeys(AT, 0.5),
+        "right": {**dict.fromkeys(AT, 0.5), "pass@256": right},
+        "wrong": {name: 0.5 + gain for name, gain in wrong.items()},
     }
     runs = []
     for settings in SIGNS:
-        measures = {name: (0.5, end) for name, end in ends[settings["sign"]].items()}
+        measures = {name: (0.5, end) for name, end in ends[settings["learn_from"]].items()}
         measures["entropy"] = (0.3, 0.2)
         runs.append(method(folder, "rloo", "addition", settings, measures))
     assert [*chapter.signs_section(runs[:2], folder)] == []

@@ -137,11 +137,6 @@ def test_blocks_begin_at_multiples_and_are_all_seeds(first: int, seeds: int, blo
     assert all(len(x) <= block for x in found)
 
 
-def test_language_models_have_a_seed_in_each_block() -> None:
-    cell = Cell("grpo", "addition", 3, package="llm_track")
-    assert [job.seeds for job in all_jobs([cell], 10)] == [(0,), (1,), (2,)]
-
-
 def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
     flags = parse(sweep.Flags, {}, "", ["--suite", "quick", "--device", "cuda"])
     for cell, plain in zip(flags.cells(), SUITES["quick"], strict=True):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from manyseeds.benchmarks.measurements import llm_pipeline
@@ -15,11 +16,15 @@ from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import generate, grpo, sft
 from manyseeds.record import RunFolder, read_json, run_paths
+from manyseeds.untrusted import check
+from manyseeds.writing import parquet_bytes, write_bytes
 
 STAGES = [
     *("base", "cold start", "RL", "rejection SFT", "RL again", "RL alone"),
-    *("small base", "distillation", "RL on small base"),
+    *("small base", "distillation", "RL on small base", "RL on small base for longer"),
 ]
+TRAINED = [x for x in STAGES if x not in ("base", "small base")]
+CURVE = {"samples": [0, 100], "pass@1": [0.0, 0.5]}
 
 
 def flag(command: Sequence[str], name: str) -> str:
@@ -48,6 +53,7 @@ class Track:
         ends = {"initial": 0.0, "final": done / 10}
         summary = {when: dict.fromkeys(MEASURES, x) for when, x in ends.items()}
         (part / "summary.json").write_text(json.dumps({"samples": 100, **summary}))
+        write_bytes(part / "curve.parquet", parquet_bytes(pd.DataFrame(CURVE)))
 
 
 @pytest.fixture
@@ -71,10 +77,13 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
     # 25,600 of RL, and four of each of 2,048 prompts.
     assert [by_stage[name]["samples"] for name in STAGES] == [
         *(0, 0, 25_600, 33_792, 59_392, 59_392),
-        *(0, 33_792, 33_792),
+        *(0, 33_792, 33_792, 4 * 33_792),
     ]
-    final = [by_stage[name]["pass@1"] for name in STAGES if "base" not in name or "RL" in name]
-    assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    final = [by_stage[name]["pass@1"] for name in TRAINED]
+    assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    assert [name for name in STAGES if by_stage[name]["curve"]] == TRAINED
+    assert by_stage["RL"]["curve"] == [{"samples": x, "pass@1": x / 200} for x in (0.0, 100.0)]
+    check(stored, llm_pipeline.STORED, "")
 
     runs = {flag(c, "--name"): c for c in track.commands if "generate" not in c[0]}
     (collected,) = {tuple(c) for c in track.commands if "generate" in c[0]}
@@ -93,15 +102,16 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
         assert flag(runs[name], "--model") == base
         assert flag(runs[name], "--demonstrations") == flag(collected, "--out")
     assert flag(runs["rl-again-3"], "--model") == model("sft", "rejection-sft-3")
-    assert flag(runs["rl-alone-3"], "--model") == model("sft", "cold-start-3")
-    small = runs["rl-on-small-base-3"], runs["distillation-3"]
-    assert [flag(c, "--model") for c in small] == ["micro-base-3200"] * 2
-    for name in ("rl", "rl-again", "rl-alone", "rl-on-small-base"):
+    assert flag(runs["rl-alone-3"], "--model") == model("grpo", "rl-3")
+    of_small = "rl-on-small-base-3", "rl-on-small-base-for-longer-3", "distillation-3"
+    assert {flag(runs[name], "--model") for name in of_small} == {"micro-base-3200"}
+    before = {"rl-again": "rejection SFT", "rl-alone": "RL"}
+    for name in ("rl", "rl-again", "rl-alone", *(x.removesuffix("-3") for x in of_small[:2])):
         drawn = by_stage[name.replace("-", " ").replace("rl", "RL")]["samples"]
-        drawn -= by_stage["rejection SFT"]["samples"] * (name == "rl-again")
+        drawn -= by_stage[before[name]]["samples"] if name in before else 0
         assert int(flag(runs[f"{name}-3"], "--total-samples")) == drawn
     own = {name for name, c in runs.items() if "--initial-per-seed" in c}
-    assert own == {"cold-start-3", "rejection-sft-3", "distillation-3", "rl-on-small-base-3"}
+    assert own == {"cold-start-3", "rejection-sft-3", *of_small}
 
 
 def test_the_scripts_take_all_of_its_commands(tmp_path: Path, track: Track) -> None:

@@ -1207,24 +1207,38 @@ def test_pairs_that_the_reward_ranks_right() -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("sign", ["both", "positive", "negative"])
-def test_rloo_learns_from_advantages_of_one_sign(
-    sign: str, qwen: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("side", "learned"), [("right", {0.0, 1.0}), ("wrong", {0.0, -1.0})])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+def test_rloo_learns_from_right_or_from_wrong_completions_alone(
+    side: str, learned: set[float], kl_coef: float, qwen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a weight of the format, those of right completions are the positive ones."""
+    """Whatever the format earns; without a baseline, and less the KL."""
     found: list[Tensor] = []
+    graded: list[Tensor] = []
+    taken: list[Tensor] = []
 
     def spy(**own: Any) -> Any:
         found.append(own["advantages"][..., 0])
         return batch(**own)
 
-    batch = rloo.Batch
+    def accuracy(*args: Any) -> Any:
+        graded.append(measured(*args))
+        return graded[-1]
+
+    def kl_of(*args: Any) -> Tensor:
+        taken.append(penalty(*args))
+        return taken[-1]
+
+    batch, measured, penalty = rloo.Batch, rloo.measured, rloo.kl_of_rewards
     monkeypatch.setattr(rloo, "Batch", spy)
-    config = config_of("rloo", qwen, sign=sign, format_weight=0.0, kl_coef=0.0)
+    monkeypatch.setattr(rloo, "measured", accuracy)
+    monkeypatch.setattr(rloo, "kl_of_rewards", kl_of)
+    config = config_of("rloo", qwen, learn_from=side, kl_coef=kl_coef)
     rloo.train(config, SeedsRun(config, [0]))
-    advantages = torch.cat(found, 1)
-    assert (advantages > 0).any() == (sign != "negative")
-    assert (advantages < 0).any() == (sign != "positive")
+    advantages, right, kl = (torch.cat(x, 1) for x in (found, graded, taken))
+    assert (kl != 0).any() == (kl_coef > 0)
+    close(advantages, (right if side == "right" else right - 1) - kl, 1e-6)
+    assert {*(advantages + kl).round(decimals=4).unique().tolist()} == learned
 
 
 # ---- R1-Zero -------------------------------------------------------------------------------
