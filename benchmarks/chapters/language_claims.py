@@ -741,9 +741,10 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             " the thinking of the demonstrations has random filler, so that length is free. All "
             "measures are averaged over the evaluations of a training: at its end completions are "
             "short and few are wrong. GRPO has a KL to the initial model, which favours its "
-            "lengths. Dr. GRPO has none, and GRPO without one is what it is compared with. The "
-            f"runs of DAPO have at most {suite.PLAIN_DAPO['max_new_tokens']} tokens a completion, a "
-            "symmetric clip and no dynamic sampling, with each of its other parts alone.",
+            "lengths. Dr. GRPO has none, and GRPO without one is what it is compared with. "
+            "DAPO's completions have at most "
+            f"{suite.PLAIN_DAPO['max_new_tokens']} tokens. It has a symmetric clip, no dynamic "
+            "sampling, and each of its other parts alone.",
         ),
         Table("language-free-length", LENGTH_COLUMNS, rows),
     ]
