@@ -13,15 +13,18 @@ group (Kool et al. 2019), which leaves the gradient unbiased:
 
     R_i = reward - beta sum_t log(pi_old(o_{i,t}) / pi_ref(o_{i,t}))    the KL is in the reward
 
-In the first minibatch r_i = 1, and with `--minibatches 1` this is REINFORCE. `diff
-llm_track/dr_grpo.py llm_track/rloo.py` shows the method: no token has a ratio of its own.
+In the first minibatch r_i = 1, and with `--minibatches 1` this is REINFORCE. `--learn-from wrong`
+has A_i = -1 for wrong completions and 0 for right ones, `right` 1 and 0 (Zhu et al. 2025, arXiv
+2506.01347). `diff llm_track/dr_grpo.py llm_track/rloo.py` shows the method: no token has a ratio of
+its own.
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
 Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules. A
     reward model's score (`--reward-model`) is added to it, or is the whole reward (`--no-rules`).
- 2. A group whose rewards are all equal has advantages of exactly 0, not rounding noise.
+ 2. A group whose rewards are all equal has advantages of exactly 0, not rounding noise (but for
+    `--learn-from`, which has no baseline, and no reward but 1 or -1).
  3. The clip, and several minibatches, are TRL's: the paper takes one step on new samples, where
     they do nothing. The ratio of a completion is a product, and moves further than a token's.
  4. One pass over the samples in four minibatches (the paper: one).
@@ -52,6 +55,7 @@ import torch
 from torch import Tensor
 
 from manyseeds.cli import Added, NonNegative, PerRow, Preset
+from manyseeds.errors import UsageError
 from manyseeds.llm_track import models
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.policies import AnyModel, load_policy, load_scalars
@@ -94,8 +98,16 @@ class Config(GroupConfig):
     kl_in: Literal["loss", "reward"] = "reward"
     """Where the KL is subtracted. loss: from the objective. reward: before any division."""
     learn_from: Annotated[Literal["all", "right", "wrong"], Added("all")] = "all"
-    """Completions that are learned from. right: with a reward of 1. wrong: with -1. Neither has a
-    baseline."""
+    """Completions that are learned from. right: with a reward of 1 and without a baseline. wrong:
+    likewise with -1."""
+
+    def check(self) -> None:
+        super().check()
+        if self.learn_from != "all" and (self.reward or self.reward_model or not self.rules):
+            raise UsageError(
+                f"--learn-from {self.learn_from}: is the reward; without --reward, --reward-model "
+                "and --no-rules"
+            )
 
 
 PRESETS = {
@@ -121,7 +133,7 @@ def group_advantages(rewards: Tensor) -> Tensor:
 
 
 def rewards_alone(accuracy: Tensor, learn_from: str) -> Tensor:
-    """1 for right completions, or -1 for wrong ones (Zhu et al. 2025, arXiv 2506.01347), [S, B]."""
+    """1 for right completions, or -1 for wrong ones, 0 for the others, [S, B]."""
     return accuracy if learn_from == "right" else accuracy - 1
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
     cispo,
     dapo,
@@ -62,6 +63,7 @@ MODULES = {**METHODS, "rlhf_ppo": rlhf_ppo}
 SCALED = ("grpo", "dapo", "gspo", "cispo", "process_grpo")  # by the group's deviation
 CPU = torch.device("cpu")
 T_MAX = 12
+COIN = "examples/random_reward.py:coin"
 
 
 @pytest.fixture(scope="module")
@@ -1239,6 +1241,16 @@ def test_rloo_learns_from_right_or_from_wrong_completions_alone(
     assert (kl != 0).any() == (kl_coef > 0)
     close(advantages, (right if side == "right" else right - 1) - kl, 1e-6)
     assert {*(advantages + kl).round(decimals=4).unique().tolist()} == learned
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"rules": False, "reward": (COIN,)}, {"reward": (COIN,)}, {"reward_model": "tiny-reward"}],
+)
+def test_right_and_wrong_are_the_only_rewards_of_what_is_learned_from(other: Any) -> None:
+    rloo.Config(task="addition", **other).check()
+    with pytest.raises(UsageError, match="--learn-from wrong: is the reward; without --reward, "):
+        rloo.Config(task="addition", learn_from="wrong", **other).check()
 
 
 # ---- R1-Zero -------------------------------------------------------------------------------
