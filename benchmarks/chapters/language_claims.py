@@ -51,7 +51,6 @@ from manyseeds.benchmarks.chapters.language_measures import (
     has_metric,
     measure,
     metric,
-    over_known,
     paired,
     run_of,
 )
@@ -74,7 +73,6 @@ from manyseeds.stats import Floats
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
 WITHIN = 12_800  # samples
-EARLY = 0.1  # of the training
 
 R1 = "DeepSeek-AI, 2025, arXiv 2501.12948"
 DR_GRPO = "Liu et al., 2025, arXiv 2503.20783"
@@ -136,10 +134,6 @@ def summary(blocks: Iterable[Block]) -> Items:
 
 
 # ---- Reading runs --------------------------------------------------------------------------
-
-
-def early_length(m: Method) -> Floats:
-    return metric(m, "length", EARLY)
 
 
 def best_accuracy(m: Method) -> Floats:
@@ -385,7 +379,13 @@ def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     for m in others:
         what = f"groups of {m.settings['group_size']} minus {large.settings['group_size']}"
         equal += compared("pass@1, equal samples", what, between(m, large, measure("pass@1")))
-    details = [Table("language-groups", GROUP_COLUMNS, rows)]
+    about = Text(
+        "A step is one gradient step on all its samples, where GRPO's preset makes four, so that "
+        "no minibatch parts the right samples of a prompt from its wrong ones. Groups of 2 with an "
+        "eighth of the samples have as many steps as groups of 16, each of an eighth as many "
+        "samples."
+    )
+    details: list[Block] = [about, Table("language-groups", GROUP_COLUMNS, rows)]
     yield judged(
         "language-groups",
         f"Groups of 2 reach at least {KEPT:.0%} of the pass@1 of groups of 16, with an eighth of "
@@ -441,12 +441,12 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             more = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
             run = f"{display(m.algo)} ({name})"
             beside += compared("learned reward after minus before", run, more, 2)
-    placebo = run_of(found, "rlhf_ppo", "addition", suite.PLACEBO)
-    if placebo:
-        rows.append((placebo.label, COIN, placebo.n, "", "", *scored(placebo)))
+    coin = run_of(found, "rlhf_ppo", "addition", suite.PLACEBO)
+    if coin:
+        rows.append((coin.label, COIN, coin.n, "", "", *scored(coin)))
         for name in ("pass@1", "greedy"):
-            what = f"{display(placebo.algo)} ({COIN})"
-            beside += compared(f"{name} after minus before", what, change(placebo, name))
+            what = f"{display(coin.algo)} ({COIN})"
+            beside += compared(f"{name} after minus before", what, change(coin, name))
     about = Text(
         "Every seed has its own reward model, trained by ",
         Code("reward_model.py"),
@@ -455,13 +455,17 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "and PPO subtracts 1 for a truncated completion. The curves are over the square root of "
         "the KL, as those of Gao et al., whose KL is of whole answers. A gain in pass@1 without "
         "one in greedy answers can also be that of a lower entropy. With the rewards of a coin "
-        "(examples/random_reward.py) whatever changes has another cause than what is rewarded.",
+        "(examples/random_reward.py) a gain has another cause than a learned reward, such as noise "
+        "or the penalty for truncation. So the gain at the same weight of the KL is counted less "
+        "that of the coin. The coin's critic begins as the policy, that of the others as the "
+        "reward model.",
     )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
     xlabel = "√KL to the initial model, KL in nats per token"
     yield from turn_claim(
         [m for name, m in shown if "rules" not in name],
+        coin,
         curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
         [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
         beside,
@@ -474,6 +478,11 @@ def scored(m: Method) -> tuple[str, ...]:
     return (*m.both("pass@1"), over_training, *m.means("greedy"), m.mean_text("kl"))
 
 
+def gained(m: Method) -> Floats:
+    """pass@1 after the training minus before, [S]."""
+    return m.values("pass@1") - m.values("pass@1", "initial")
+
+
 def distance(m: Method) -> Floats:
     """The square root of the mean KL to the initial model at each evaluation, [K]."""
     # The KL is sampled: where the models are the same it can be below 0.
@@ -481,15 +490,26 @@ def distance(m: Method) -> Floats:
 
 
 def turn_claim(
-    runs: Sequence[Method], figure: Figure, details: Sequence[Block], beside: Sequence[Compared]
+    runs: Sequence[Method],
+    coin: Method | None,
+    figure: Figure,
+    details: Sequence[Block],
+    beside: Sequence[Compared],
 ) -> Iterator[Block]:
-    """Between which KLs the gain in accuracy becomes a loss, among runs that differ in their KL."""
+    """Between which KLs the gain in accuracy becomes a loss, among runs that differ in their KL.
+
+    coin: the run from random rewards, whose gain is subtracted from that of the run with its KL.
+    """
     gains: list[tuple[float, Compared]] = []
     for m in runs:
         kl = m.values("kl").mean()
         if np.isfinite(kl):
             what = f"at a KL of {kl:.3f} nats per token"
             gain = compared("pass@1 after minus before", what, change(m, "pass@1"))
+            if coin and m.settings["kl_coef"] == coin.settings["kl_coef"]:
+                beside = [*beside, *gain]
+                less = f"{what}, less that with a coin's rewards"
+                gain = compared("pass@1 after minus before", less, between(m, coin, gained))
             gains += [(kl, x) for x in gain]
 
     def card(p: Sequence[float]) -> Claim:
@@ -518,7 +538,7 @@ def turn_claim(
 
 # ---- The R1 pipeline -----------------------------------------------------------------------
 
-SMALL = "RL on small base"
+SMALL, LONGER = "RL on small base", "RL on small base for longer"
 PIPELINE_COLUMNS = (
     *("stage", "n", "samples drawn", "pass@1, mean [95%]", "pass@16, mean [95%]"),
     *("cons@16", "format", "length"),
@@ -546,10 +566,10 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         samples = f"{np.mean([row['samples'] for row in here]):,.0f}"
         rows.append((stage, str(len(here)), samples, *cells))
 
-    def differences(a: str, b: str, names: Sequence[str] = ("pass@1",)) -> list[Compared]:
+    def differences(a: str, b: str) -> list[Compared]:
         if not {a, b} <= values.keys():
             return []
-        pairs = {x: paired(values[a][x], values[b][x]) for x in names}
+        pairs = {x: paired(values[a][x], values[b][x]) for x in ("pass@1", "pass@16")}
         return [x for name, d in pairs.items() for x in compared(name, f"{a} minus {b}", d)]
 
     def figure(name: str, about: str, *stages: str) -> Figure | None:
@@ -566,14 +586,15 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         f"{settings['prompts']:,} prompts that the model after RL solves in {llm_pipeline.SAMPLES} "
         "attempts. Samples are those drawn from a model until the end of a stage: these attempts "
         "and the training of that model count. RL again and RL alone both have a KL to the model "
-        "that they begin with: RL alone goes on from RL. Each seed has base models of its own."
+        "that they begin with: RL alone goes on from RL, and both see its prompts again. RL for "
+        f"longer has {llm_pipeline.LONGER} times as many samples. The figures count the samples "
+        "of a stage. Each seed has base models of its own."
     )
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than RL alone.",
         f"{OURS}; stages: {R1}v1, sec. 2.3",
         differences("RL again", "RL alone"),
-        beside=differences("RL again", "RL alone", ["pass@16"]),
         figure=figure(
             "language-pipeline-rl", "pass@1 of stages of RL", "RL", "RL again", "RL alone"
         ),
@@ -588,15 +609,12 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         "Distillation improves a small model more than RL on it.",
         f"{R1}v1, sec. 4.1",
         differences("distillation", SMALL),
-        beside=[
-            *differences("distillation", SMALL, ["pass@16"]),
-            *differences("distillation", f"{SMALL} for longer", ["pass@1", "pass@16"]),
-        ],
+        beside=differences("distillation", LONGER),
         figure=figure(
             "language-pipeline-distillation",
             "pass@1 of RL on the small base model",
             SMALL,
-            f"{SMALL} for longer",
+            LONGER,
         ),
     )
 
@@ -714,7 +732,7 @@ def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
 LENGTH_COLUMNS = (
     *("method", "changed", "n", "pass@1, mean over the training", "at the end, mean [95%]"),
     *("tokens of right ones", "of wrong ones", "wrong minus right, mean [95%]", "cut off"),
-    f"length of samples, first {EARLY:.0%} of the training",
+    "tokens of all samples",
 )
 CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft punishment")
 
@@ -738,11 +756,12 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         Text(
             "Excess length is how many tokens wrong completions are longer than right ones. In ",
             Code("rambling"),
-            " the thinking of the demonstrations has random filler, so that length is free. All "
-            "measures are averaged over the evaluations of a training: at its end completions are "
-            "short and few are wrong. GRPO has a KL to the initial model, which favours its "
-            "lengths. Dr. GRPO has none, and GRPO without one is what it is compared with. "
-            "DAPO's completions have at most "
+            " the thinking of the demonstrations has random filler, so that length is free. What "
+            "is not at the end is averaged over the evaluations of a training, and the length of "
+            "samples over its steps. In the first edition ends decided, at ten times the learning "
+            "rate: there nothing was cut off after a tenth of a training. GRPO has a KL to the "
+            "initial model, which favours its lengths. Dr. GRPO has none, and GRPO without one is "
+            "what it is compared with. DAPO's completions have at most "
             f"{suite.PLAIN_DAPO['max_new_tokens']} tokens. It has a symmetric clip, no dynamic "
             "sampling, and each of its other parts alone.",
         ),
@@ -755,8 +774,7 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 def excess(m: Method) -> Floats:
     """By how many tokens wrong completions are longer than right ones, over the training, [S]."""
-    right, wrong = (m.curve(f"length_{side}")[1] for side in ("right", "wrong"))
-    return over_known(wrong - right)
+    return averaged(m, "length_wrong") - averaged(m, "length_right")
 
 
 def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
@@ -765,14 +783,17 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     decisive: list[Compared] = []
     others: list[Compared] = []
     for a, b in itertools.combinations(runs, 2):
-        difference = compared(
-            "excess length", f"{a} minus {b}", between(runs[a], runs[b], excess), 1, " tokens"
-        )
+        pair, minus = (runs[a], runs[b]), f"{a} minus {b}"
+        difference = compared("excess length", minus, between(*pair, excess), 2, " tokens")
         (decisive if (a, b) == like else others).extend(difference)
+        if (a, b) == like:
+            for side in ("wrong", "right"):
+                length = between(*pair, partial(averaged, name=f"length_{side}"))
+                others += compared(f"length of {side} ones", minus, length, 2, " tokens")
     measures = {f"{side} ones, tokens": f"length_{side}" for side in ("right", "wrong")}
     return judged(
         "language-free-length",
-        "GRPO makes wrong completions longer than Dr. GRPO does.",
+        "GRPO makes wrong completions longer than Dr. GRPO does, beside right ones.",
         DR_GRPO,
         decisive,
         details,
@@ -797,9 +818,9 @@ def part_claims(parts: Mapping[str, Method], details: Sequence[Block]) -> Iterat
             alone = f"{name} alone minus {CHANGED[0]}"
             scores += compared(over_training, alone, between(m, plain, averaged))
             ends += compared("pass@1 at the end", alone, between(m, plain, measure("pass@1")))
-            early = between(m, plain, early_length)
-            length = f"length in the first {EARLY:.0%} of the training"
-            lengths += [(name, x) for x in compared(length, alone, early, 2, " tokens")]
+            shorter = between(m, plain, partial(metric, name="length"))
+            length = "length averaged over the training"
+            lengths += [(name, x) for x in compared(length, alone, shorter, 2, " tokens")]
     if scores:
         yield judged(
             "language-parts",
@@ -824,10 +845,13 @@ def length_row(m: Method, changed: str) -> tuple[str, ...]:
     """A row of the table of lengths."""
     extra = excess(m)
     apart = "" if np.isnan(extra).any() else stats.estimate(extra, "mean").text(1, "+")
-    means = f"{averaged(m).mean():.3f}", m.text("pass@1")
-    lengths = (f"{averaged(m, f'length_{side}').mean():.1f}" for side in ("right", "wrong"))
-    cut = f"{averaged(m, 'truncated').mean():.1%}"
-    return (m.label, changed, m.n, *means, *lengths, apart, cut, f"{early_length(m).mean():.2f}")
+    means = {name: averaged(m, name) for name in ("length_right", "length_wrong", "truncated")}
+    right, wrong, cut = ("" if np.isnan(x).any() else x.mean() for x in means.values())
+    return (
+        *(m.label, changed, m.n, f"{averaged(m).mean():.3f}", m.text("pass@1")),
+        *(f"{right:.1f}" if right else "", f"{wrong:.1f}" if wrong else "", apart),
+        *(f"{cut:.1%}" if cut != "" else "", f"{metric(m, 'length').mean():.2f}"),
+    )
 
 
 # ---- Self-correction -----------------------------------------------------------------------
@@ -846,46 +870,41 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
     path = find_file(results, planted_errors.FILE)
     write = partial(correction_claim, details=[*own_mistakes(m)] if m else [])
     yield from section_of(path, planted_errors.STORED, write)
-    if m is None:
-        return
-    before = m.values("wait", "initial")
-    if not np.isnan(before).any():
-        found_before = stats.estimate(before, "mean")
-        yield Text(
-            "Base models reconsider before any reinforcement learning "
-            f"({DR_GRPO}). This is not tested: the demonstrations here contain ",
-            Code("wait"),
-            f", and P(wait) before RL is {found_before.short_text(3)}.",
-        )
+
+
+TOLD_APART = "P(wait | wrong column) minus P(wait | right column)"
 
 
 def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterator[Block]:
     """The claim on planted_errors.json; nothing of no seed."""
-    if not stored["measurements"]:
+    measured = stored["measurements"]
+    if not measured:
         return
-    ends = {
-        name: [
-            {row["seed"]: row[when][name] for row in stored["measurements"]}
-            for when in planted_errors.ENDS
+
+    def ends(name: str) -> list[dict[int, float]]:
+        """A share by seed, before and after; NaN of a training that diverged."""
+        return [
+            {row["seed"]: np.nan if row[x][name] is None else row[x][name] for row in measured}
+            for x in planted_errors.ENDS
         ]
-        for name in ("accuracy", *WAITS)
-    }
+
+    values = {title: ends(name) for name, title in WAITS.items()}
+    wrong, right, _ = values.values()
+    values[TOLD_APART] = [{k: x[k] - y[k] for k in x} for x, y in zip(wrong, right, strict=True)]
     gains = {
-        name: compared(title, "planted columns, after RL minus before", paired(after, before))
-        for name, title in WAITS.items()
-        for before, after in (ends[name],)
+        title: compared(title, "planted columns, after RL minus before", paired(after, before))
+        for title, (before, after) in values.items()
     }
-    rows = []
-    for name, title in {"accuracy": "accuracy of the training samples", **WAITS}.items():
-        before, after = (np.array([*x.values()]) for x in ends[name])
-        rows.append(
-            (title, str(len(after)), f"{before.mean():.3f}", stats.estimate(after, "mean").text(3))
-        )
+    rows = [
+        (title, str(len(after)), f"{np.mean([*before.values()]):.3f}", text_of_mean(after))
+        for title, (before, after) in values.items()
+    ]
+    first, last = (np.nanmean([*x.values()]) for x in ends("accuracy"))
     yield judged(
         "language-correction",
         "By reinforcement learning a model comes to reconsider what it wrote.",
         f"{R1}, sec. 2.2.4",
-        gains["wait_if_wrong"],
+        gains.pop(TOLD_APART),
         [
             Text(
                 "In ",
@@ -896,15 +915,25 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
                 f"{planted_errors.PROMPTS} held-out prompts, up to a column that is planted wrong "
                 "or right. How probable ",
                 Code("wait;"),
-                " is after it, and then the right column, is computed. Of a model's own mistakes "
-                "RL leaves others than there were, which stand beside it.",
+                " is after it, and then the right column, is computed. What decides is by how "
+                "much more probable it is after a wrong column than after a right one. The "
+                f"accuracy of the samples is {first:.3f} in the first tenth of RL and {last:.3f} "
+                "in the last. In the first editions a model's own columns decided, and the claim "
+                "did not hold: but the mistakes that a model still makes after RL are not those "
+                "that it made before.",
             ),
-            Table("language-planted", ("", "n", "before", "after, mean [95%]"), rows),
+            Table("language-planted", ("planted", "n", "before", "after, mean [95%]"), rows),
             command_text(stored, stored["machine"]["cpu"]),
             *details,
         ],
-        beside=[x for name in WAITS if name != "wait_if_wrong" for x in gains[name]],
+        beside=[x for found in gains.values() for x in found],
     )
+
+
+def text_of_mean(values: Mapping[int, float]) -> str:
+    """Of the seeds that have one."""
+    known = np.array([x for x in values.values() if np.isfinite(x)])
+    return stats.estimate(known, "mean").text(3) if len(known) else ""
 
 
 def own_mistakes(m: Method) -> Iterator[Block]:
@@ -914,12 +943,19 @@ def own_mistakes(m: Method) -> Iterator[Block]:
         gains = compared(title, "after RL minus before", change(m, name))
         rows.append((title, *m.both(name), *([x.text for x in gains] or [""])))
     columns = ("own columns", "before", "after, mean [95%]", "gain, paired [95%]")
-    yield Table("language-correction", columns, rows)
+    yield Table("language-correction-own", columns, rows)
+    yield Text(
+        f"Base models reconsider before any reinforcement learning ({DR_GRPO}). This is not "
+        "tested: the demonstrations here contain ",
+        Code("wait"),
+        ".",
+    )
     # A model that never makes a mistake, or never reconsiders, has no such share.
     known = {title: name for name, title in OWN_WAITS.items() if m.has(name)}
     if known:
         label, floors = "Own columns over the training", dict.fromkeys(known, 0.0)
-        yield curves_of("language-correction", label, known, {display("grpo"): m}, floors=floors)
+        name = "language-correction-own"
+        yield curves_of(name, label, known, {display("grpo"): m}, floors=floors)
 
 
 # ---- PPO and GRPO at equal settings --------------------------------------------------------

@@ -124,15 +124,8 @@ def at_ends(m: Method, name: str, since: int = 0) -> stats.Estimate | None:
 
 
 def averaged(m: Method, name: str = "pass@1") -> Floats:
-    """A measure averaged over the evaluations of each seed's training, [S]."""
-    return over_known(m.curve(name)[1])
-
-
-def over_known(values: Floats) -> Floats:
-    """The mean of each row of [S, K], NaN left out; NaN of a row without a number."""
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0.0).sum(1) / known.sum(1)
+    """A measure averaged over the evaluations of each seed, [S]; NaN where one lacks it."""
+    return m.curve(name)[1].mean(1)
 
 
 def gain_text(gain: stats.Estimate | None) -> str:

@@ -57,7 +57,7 @@ SIGN_COLUMNS = ("learned from", "n", *AT, "entropy before", "after, mean [95%]")
 
 
 def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """RL from right samples alone, from wrong ones alone, and from both."""
+    """RL from right samples alone, from wrong ones alone, and from all."""
     names = dict(zip(("all samples", "right samples", "wrong samples"), suite.SIGNS, strict=True))
     runs = all_runs(found, "rloo", names)
     if not runs:
@@ -76,9 +76,10 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for y in compared(f"{name} after minus before", "wrong samples", at_ends(wrong, name))
     ]
     about = Text(
-        "From all samples RLOO learns. Right samples alone have a reward of 1, wrong ones alone of "
-        "-1, without a baseline, as in the paper. There is no KL and no reward of the format, and "
-        "one gradient step on each sample, so that no clip acts. pass@k is of the first and of the "
+        "The run on all samples is RLOO. Right samples alone have a reward of 1, wrong ones alone "
+        "of -1, without a baseline, as the paper's. There is no KL and no reward of the format. "
+        "Each sample has one gradient step, so that no clip acts; the paper's have several "
+        "minibatches, a clip and a small bonus of the entropy. pass@k is of the first and of the "
         "last evaluation, of 64 held-out prompts with 256 samples each."
     )
     yield judged(

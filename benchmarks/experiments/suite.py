@@ -203,7 +203,7 @@ MANY_SAMPLES: dict[str, Any] = {
 }
 # Groups of each size with as many samples per step and in all, and the smallest with as many
 # prompts and steps as the largest. A step learns from all its samples at once: minibatches would
-# part the right samples of a prompt from its wrong ones.
+# part groups of 2.
 WHOLE = {"minibatches": 1, **OWN}
 GROUPS: tuple[dict[str, Any], ...] = tuple(
     {"prompts": 256 // n, "group_size": n, **WHOLE} for n in (16, 8, 4, 2)
@@ -220,8 +220,8 @@ RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("rlhf_ppo", {**LEARNED, "rules": False, "kl_coef": beta}) for beta in (0.05, 0.2, 0.5)),
     ("rlhf_ppo", LEARNED),
 )
-# What the weakest of these does where the reward is a coin's: what is left of its gain has another
-# cause than the learned reward.
+# The weight of the KL at which pass@1 rises, with a coin's rewards: what it gains with these has
+# another cause than a learned reward.
 PLACEBO = {
     **{"rules": False, "reward": ("examples/random_reward.py:coin",), "kl_coef": 0.5},
     **{"total_samples": 12_800, "eval_samples": 16, **OWN},
@@ -264,8 +264,7 @@ LENGTHS: dict[str, tuple[str, dict[str, Any]]] = {
     "without a KL or a division by deviations": ("grpo", {**SLOW, "kl_coef": 0.0, "scale": "none"}),
     "": ("dr_grpo", SLOW),
 }
-# DAPO's token-level loss and overlong handling, each alone, where many completions are cut off: 4
-# in 10 at the beginning, 1 in 8 on average.
+# DAPO's token-level loss and overlong handling, each alone, where many completions are cut off.
 PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 30, **SLOW}
 OFF = {"token_level": False, "overlong_filtering": False, "overlong_cache": 0}
 LONG: tuple[dict[str, Any], ...] = (

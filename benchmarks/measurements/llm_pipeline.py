@@ -9,7 +9,7 @@ The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), each a command of the 
     RL                 GRPO from the cold start
     rejection SFT      SFT of the base on right samples of that model
     RL again           GRPO from there
-    RL alone           GRPO from that of RL with as many samples as these stages had: like theirs,
+    RL alone           GRPO that goes on from RL, until as many samples are drawn; like RL again,
                        its KL is to the model that it begins with
 
 and those of its sections 2.4 and 4.1, with a smaller base, which is sometimes right:
@@ -17,14 +17,13 @@ and those of its sections 2.4 and 4.1, with a smaller base, which is sometimes r
     small base         a base model of fewer parameters
     distillation       SFT of the small base on the same right samples
     RL on small base   GRPO with as many samples as the teacher has drawn
-    ... for longer     GRPO with four times as many
+    ... for longer     the same with four times as many
 
 Every stage ends with the track's evaluation, and is evaluated ten times before, which shows whether
-it still rises. Each seed has base models of its own. Samples are
-those drawn from a model until the end of a stage, its teacher's among them. Models and files are
-kept in --work, in a folder for each version of the code, so that an interrupted command goes on
-where it was. The report reads results/llm_pipeline.json, to which the scores of each finished seed
-are added.
+it still rises. Each seed has base models of its own. Samples are those drawn from a model until the
+end of a stage, its teacher's among them. Models and files are kept in --work, in a folder for each
+version of the code, so that an interrupted command goes on where it was. The report reads
+results/llm_pipeline.json, to which the scores of each finished seed are added.
 """
 
 from __future__ import annotations
@@ -221,6 +220,7 @@ def origins(config: Config) -> list[str]:
     """Where the code begins that decides the scores."""
     parts = ("train", "Config", "Config()", f"PRESETS[{config.task}]")
     return [
+        *(f"manyseeds.benchmarks.measurements.llm_pipeline:{x}" for x in ("stages", "training")),
         *(f"manyseeds.llm_track.{script}:{part}" for script in TRAINED for part in parts),
         "manyseeds.llm_track.generate:generate",
         f"manyseeds.llm_track.tasks:GENERATED[{config.task}]",
@@ -238,11 +238,12 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run all stages of all seeds that are not stored yet."""
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / FILE
+    made = read_measured(path, {"code": {"digest": str}})
+    if made and made["code"]["digest"] != code_digest(origins(config)):
+        raise UsageError(f"--results {config.results}: {FILE} is of other code")
     stored = read_measured(path, STORED)
     if stored and stored["settings"] != settings_of(config):
         raise UsageError(f"--results {config.results}: {FILE} is of other settings")
-    if stored and stored["code"]["digest"] != code_digest(origins(config)):
-        raise UsageError(f"--results {config.results}: {FILE} is of other code")
     rows = stored.get("rows", [])
     for seed in range(config.first_seed, config.first_seed + config.seeds):
         if any(row["seed"] == seed for row in rows):

@@ -46,15 +46,16 @@ PART = 0.1  # of the training: at its beginning and at its end accuracies are me
 FILE = "planted_errors.json"
 ORIGINS = (
     "manyseeds.benchmarks.measurements.planted_errors:measure",
-    "manyseeds.llm_track.grpo:train",
-    f"manyseeds.llm_track.tasks:GENERATED[{TASK}]",
+    *(f"manyseeds.llm_track.grpo:{x}" for x in ("train", "Config", f"PRESETS[{TASK}]")),
+    *tasks.made_origins("tiny", TASK),
 )
 SHARES = ("wait_if_wrong", "wait_if_right", "right_after_wait")
 ENDS = ("before", "after")
 MEASURED: dict[str, Any] = {
     "total_samples": int,
     "measurements": [
-        {"seed": int, **dict.fromkeys(ENDS, dict.fromkeys(("accuracy", *SHARES), float))}
+        # None: of a training that diverged.
+        {"seed": int, **dict.fromkeys(ENDS, dict.fromkeys(("accuracy", *SHARES), (float, None)))}
     ],
 }
 STORED: dict[str, Any] = {**ORIGIN, **MEASURED}
@@ -89,8 +90,8 @@ def columns_of(problem: tasks.Problem) -> list[str]:
 
 
 def planted(problems: Sequence[tasks.Problem], wrong: bool) -> list[Planted]:
-    """One for each problem. Its column is drawn, and what stands there where it is wrong: the same
-    for all models, as the demonstrations' mistakes are."""
+    """One for each problem. Its column, and what stands there where it is wrong, are drawn once for
+    all models; mistakes are drawn as those of the demonstrations."""
     rng = np.random.default_rng(0)
     found = []
     for problem in problems:
@@ -151,10 +152,16 @@ def measure(seeds: Sequence[int], config: Config) -> list[dict[str, Any]]:
     for seed, own, *found in zip(seeds, run.runs, before, after, strict=True):
         accuracy = own.metrics()["accuracy"]
         steps = math.ceil(PART * len(accuracy))
-        means = accuracy[:steps].mean(), accuracy[-steps:].mean()
+        means = float(accuracy[:steps].mean()), float(accuracy[-steps:].mean())
         ends = zip(ENDS, means, found, strict=True)
-        rows.append({"seed": seed, **{when: {"accuracy": float(x), **y} for when, x, y in ends}})
+        both = {when: {"accuracy": x, **y} for when, x, y in ends}
+        rows.append({"seed": seed, **{when: finite(x) for when, x in both.items()}})
     return rows
+
+
+def finite(values: dict[str, float]) -> dict[str, float | None]:
+    """None in place of what is no number."""
+    return {name: x if math.isfinite(x) else None for name, x in values.items()}
 
 
 @failing_in_one_line()

@@ -133,12 +133,15 @@ def rlhf(
 
 
 def test_the_rewards_of_a_coin_stand_beside(tmp_path: Path) -> None:
-    """They decide nothing, and have no learned reward."""
-    blocks = rlhf(tmp_path, lambda _: 0.6, placebo=True)
-    assert [row[5] for row in rows(blocks)] == [
-        *["higher"] * 3,
-        *["higher, decides nothing"] * 4,
-    ]
+    """Their gain is subtracted where the weight of the KL is the same."""
+    end = lambda x: 0.7 if x.get("reward") else 0.6  # noqa: E731
+    blocks = rlhf(tmp_path, end, placebo=True)
+    decisive = [row for row in rows(blocks) if "decides nothing" not in row[5]]
+    assert [row[3].split(" ")[0] for row in decisive] == ["+0.100", "+0.100", "-0.100"]
+    assert decisive[2][1].endswith("less that with a coin's rewards")
+    beside = [(row[1], row[3][:6]) for row in rows(blocks) if "pass@1" in row[0]][3:]
+    assert beside == [("RLHF-PPO (of a coin, beta 0.5)", "+0.200"),
+                      ("at a KL of 0.502 nats per token", "+0.100")]  # fmt: skip
     table = rows(blocks, "language-overoptimisation")
     assert table[-1][:6] == ["RLHF-PPO", "of a coin, beta 0.5", "5", "", "", "0.502"]
 
@@ -395,15 +398,18 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     blocks = [*chapter.length_section(runs, tmp_path)]
     bias, score, shorter = verdicts(blocks)
     # GRPO without a KL against Dr. GRPO, which has none, decides, and no other pair.
-    assert bias.startswith("does not hold: -1.0 [")
+    assert bias.startswith("does not hold: -1.00 [")
     assert score.startswith("not shown: +0.000 [")
-    # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
-    assert shorter.startswith("holds: -0.30 [")
-    found = {row[1]: (row[3].split(" ")[0], row[5]) for row in rows(blocks) if "pass" not in row[0]}
-    assert found["GRPO with a KL minus Dr. GRPO"] == ("+6.0", "higher, decides nothing")
-    assert found["GRPO without a KL minus Dr. GRPO"] == ("-1.0", "lower")
-    assert found["GRPO with a KL minus GRPO without a KL"] == ("+7.0", "higher, decides nothing")
-    assert found["soft punishment alone minus none of the three"] == ("-0.30", "lower")
+    # 30 - 5 x and 30 - 10 x, where x is 0.51 on average over fifty steps.
+    assert shorter.startswith("holds: -2.55 [")
+    compared = [row for row in rows(blocks) if not re.match("pass|length of", row[0])]
+    found = {row[1]: (row[3].split(" ")[0], row[5]) for row in compared}
+    assert found["GRPO with a KL minus Dr. GRPO"] == ("+6.00", "higher, decides nothing")
+    assert found["GRPO without a KL minus Dr. GRPO"] == ("-1.00", "lower")
+    sides = {row[0]: row[3].split(" ")[0] for row in rows(blocks) if row[0].startswith("length of")}
+    assert sides == {"length of wrong ones": "-1.00", "length of right ones": "+0.00"}
+    assert found["GRPO with a KL minus GRPO without a KL"] == ("+7.00", "higher, decides nothing")
+    assert found["soft punishment alone minus none of the three"] == ("-2.55", "lower")
     assert found["overlong filtering alone minus none of the three"] == (
         *("+0.00", "undecided, decides nothing"),
     )
@@ -415,31 +421,33 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     ]
     # pass@1 from .3 to .6 and a tenth cut off, then two; seeds add .002.
     assert (table[0][3], table[0][8]) == ("0.452", "15.2%")
-    # 30 - 10 x, where x is 0.06 on average, and 0.002 for the seeds.
-    assert table[3][-1] == "29.40"
+    # 30 - 10 x, where x is 0.51 on average, and 0.002 for the seeds.
+    assert table[3][-1] == "24.90"
     assert table[0][7].startswith("+7.5 [")
     assert [row[0] for row in table].count("DAPO") == 4
-    for frame in runs[1].frames[2:3]:  # a seed without wrong completions, but for the first time
-        frame.loc[1:, "length_wrong"] = np.nan
-    assert chapter.excess(runs[1])[2] == pytest.approx(0.0)
-    runs[1].frames[2]["length_wrong"] = np.nan  # or never
+    runs[1].frames[2].loc[5, "length_wrong"] = np.nan  # a seed without wrong completions, at last
     blocks = [*chapter.length_section(runs, tmp_path)]
     assert "GRPO with a KL minus GRPO without a KL" not in [row[1] for row in rows(blocks)]
     assert verdicts(blocks)[0] == "not tested: no comparison could decide"
+    assert rows(blocks, "language-free-length")[1][5:8] == ["27.5", "", ""]
 
 
 WAITS: Ends = {"wait": (0.4, 0.5), "wait_if_wrong": (0.9, 0.7), "wait_if_right": (0.05, 0.02),
                "right_after_wait": (0.6, 0.9)}  # fmt: skip
 
 
-def planted(folder: Path, gain: float, seeds: int = SEEDS) -> None:
-    """P(wait | wrong column) gains so much from seed to seed, and a thousandth of it."""
+def planted(folder: Path, gain: float, seeds: int = SEEDS, right: float = 0.0) -> None:
+    """P(wait | wrong column) gains so much, and P(wait | right column) `right`."""
     shares = {"accuracy": 0.5, "wait_if_wrong": 0.8, "wait_if_right": 0.1, "right_after_wait": 0.6}
     rows = [
         {
             "seed": seed,
             "before": shares,
-            "after": {**shares, "wait_if_wrong": 0.8 + gain * (1 + 1e-6 * (-1) ** seed)},
+            "after": {
+                **shares,
+                "wait_if_wrong": 0.8 + gain * (1 + 1e-6 * (-1) ** seed),
+                "wait_if_right": 0.1 + right,
+            },
         }
         for seed in range(seeds)
     ]
@@ -458,11 +466,19 @@ def test_self_correction_of_planted_mistakes(tmp_path: Path, gain: float, word: 
     blocks = [*chapter.correction_section([run], tmp_path)]
     (said,) = verdicts(blocks)
     assert said.startswith(f"{word}: {gain:+.3f} [")
-    assert rows(blocks, "language-planted")[1][:3] == ["P(wait | wrong column)", "5", "0.800"]
-    assert rows(blocks, "language-correction")[1][:2] == ["P(wait | wrong column)", "0.902"]
+    assert rows(blocks, "language-planted")[0][:3] == ["P(wait | wrong column)", "5", "0.800"]
+    assert rows(blocks, "language-planted")[-1][:3] == [chapter.TOLD_APART, "5", "0.700"]
+    own = rows(blocks, "language-correction-own")
+    assert own[1][:2] == ["P(wait | wrong column)", "0.902"]
     assert verdicts(chapter.correction_section([], tmp_path)) == [said]
     (tmp_path / "planted_errors.json").unlink()
     assert verdicts(chapter.correction_section([run], tmp_path)) == []
+
+
+def test_a_model_that_always_waits_reconsiders_nothing(tmp_path: Path) -> None:
+    planted(tmp_path, 0.1, right=0.1)
+    (said,) = verdicts(chapter.correction_section([], tmp_path))
+    assert said.startswith("not shown: +0.000 [")
 
 
 def test_one_seed_of_planted_mistakes_decides_nothing(tmp_path: Path) -> None:
@@ -470,6 +486,14 @@ def test_one_seed_of_planted_mistakes_decides_nothing(tmp_path: Path) -> None:
     assert verdicts(chapter.correction_section([], tmp_path)) == [
         "not tested: no comparison could decide"
     ]
+    planted(tmp_path, 0.1)
+    path = tmp_path / "planted_errors.json"
+    content = json.loads(path.read_text())
+    content["measurements"][0]["after"] = dict.fromkeys(content["measurements"][0]["after"])
+    path.write_text(json.dumps(content))  # a training that diverged
+    blocks = [*chapter.correction_section([], tmp_path)]
+    assert verdicts(blocks) == ["not tested: no comparison could decide"]
+    assert rows(blocks, "language-planted")[0][3].startswith("0.900 [")
     planted(tmp_path, 0.1, seeds=0)
     assert [*chapter.correction_section([], tmp_path)] == []
 
@@ -518,7 +542,8 @@ def pipeline(folder: Path, gain: float, points: int = 3) -> list[Block]:
          "curve": [{"samples": 50.0 * k, "pass@1": x / 2 * k} for k in range(points)]}
         for seed in range(3)
         for stage, x in (("RL alone", 0.6), ("RL again", 0.6 + gain),
-                         ("distillation", 0.5), ("RL on small base", 0.1))
+                         ("distillation", 0.5), ("RL on small base", 0.1),
+                         ("RL on small base for longer", 0.3))
     ]  # fmt: skip
     stored = json.loads((ROOT / "results" / "llm_oracle.json").read_text())
     origin = {name: stored[name] for name in ORIGIN}
@@ -534,9 +559,7 @@ def test_the_stages_of_r1(tmp_path: Path) -> None:
     assert again.startswith("holds: +0.200 [")
     assert distilled.startswith("holds: +0.400 [")
     assert rows(blocks, "language-pipeline")[1][:3] == ["RL again", "3", "100"]
-    assert [row[5] for row in rows(blocks) if row[0] == "pass@16"] == [
-        "higher, decides nothing"
-    ] * 2
+    assert [row[5] for row in rows(blocks)] == ["higher"] * 4 + ["higher, decides nothing"] * 2
     drawn = [x.figure.name for x in cards(blocks) if x.figure]
     assert drawn == ["language-pipeline-rl", "language-pipeline-distillation"]
     assert len(pipeline(tmp_path, 0.2, points=0)) == len(blocks)  # without a curve
@@ -550,6 +573,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     measures |= {name: (20.0, 30.0) for name in ("length", "length_right", "length_wrong")}
     measures |= {name: (0.5, 0.6) for name in ("format", "pass@4", "pass@64", "pass@256")}
     measures |= {"entropy": (0.3, 0.2), "truncated": (0.0, 0.1)}
+    measures |= WAITS
     metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
     metrics |= {
         "grad_norm": (1.0, 1.0),

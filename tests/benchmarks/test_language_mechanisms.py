@@ -19,7 +19,7 @@ AT = chapter.AT
 
 
 def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[Block]:
-    """Every pass@k begins at 0.5. It gains so much from wrong samples alone, nothing from both, and
+    """Every pass@k begins at 0.5. It gains so much from wrong samples alone, nothing from all, and
     from right ones pass@256 alone changes, to `right`."""
     ends = {
         "all": dict.fromkeys(AT, 0.5),

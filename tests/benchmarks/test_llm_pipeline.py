@@ -177,6 +177,9 @@ def test_bad_input_other_settings_and_other_code_are_one_line(
     assert "llm_pipeline.json is of other settings" in other
     monkeypatch.setattr(llm_pipeline, "code_digest", lambda origins: "other")
     assert "llm_pipeline.json is of other code" in refused("--seeds", "2")
+    path = tmp_path / "results" / "llm_pipeline.json"
+    path.write_text(path.read_text().replace('"curve"', '"other"'))  # and of another shape
+    assert "llm_pipeline.json is of other code" in refused("--seeds", "2")
 
 
 def test_a_stage_that_fails_is_one_line() -> None:
