@@ -265,8 +265,8 @@ def common(a: Mapping[Any, float], b: Mapping[Any, float]) -> tuple[Floats, Floa
 
 
 def known(name: str, value: Any) -> bool:
-    """Whether a measure is one of the model alone, and is known."""
-    return isinstance(value, int | float) and np.isfinite(value) and name != "kl"
+    """Whether a measure is known, and one of the model alone, not of a reference or --reward."""
+    return isinstance(value, int | float) and np.isfinite(value) and name not in ("kl", "reward")
 
 
 # Methods that learn from what our code has drawn, which TRL is given in the same order: a seed of

@@ -15,7 +15,7 @@ from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, RANDOM, RENEWED,
 from manyseeds.writing import parquet_bytes, write_bytes
 from tests.benchmarks.test_language_claims import method, rows, verdicts
 
-AT = chapter.AT
+AT = (*chapter.AT, "pass@16")
 
 
 def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[Block]:
@@ -28,7 +28,8 @@ def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[
     }
     runs = []
     for settings in SIGNS:
-        measures = {name: (0.5, end) for name, end in ends[settings["learn_from"]].items()}
+        of = ends[settings.get("learn_from", "all")]
+        measures = {name: (0.5, end) for name, end in of.items()}
         measures["entropy"] = (0.3, 0.2)
         runs.append(method(folder, "rloo", "addition", settings, measures))
     assert [*chapter.signs_section(runs[:2], folder)] == []
@@ -41,7 +42,9 @@ def test_wrong_samples_are_to_raise_every_pass_at_k(tmp_path: Path) -> None:
     assert verdicts(blocks)[0].startswith("holds: +0.100 [")
     # 0.8 after right samples, 0.6 after wrong ones.
     assert verdicts(blocks)[1].startswith("does not hold: +0.200 [")
-    assert len(rows(blocks, "language-signs")) == 4
+    table = rows(blocks, "language-signs")
+    assert [row[5] for row in table] == ["0.502", "0.502", "0.502", "0.602"]
+    assert verdicts(signs(tmp_path / "few", {**gains, "pass@16": -0.1}))[0].startswith("in part")
     blocks = signs(tmp_path / "some", {**gains, "pass@256": -0.1}, right=0.2)
     assert verdicts(blocks)[0].startswith("in part: -0.100 [")
     assert verdicts(blocks)[1].startswith("holds: -0.200 [")
