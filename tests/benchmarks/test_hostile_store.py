@@ -30,6 +30,7 @@ from manyseeds.benchmarks.chapters import (
     front_page,
     gradient_variance,
     interchange,
+    language_claims,
     language_models,
     policy_gradients,
     speed,
@@ -579,6 +580,8 @@ MEASURED: dict[str, Callable[[Store, Result], Iterable[Block]]] = {
     "library_details_dqn.json": details("dqn"),
     "library_details_ppo.json": details("ppo"),
     "rows_speed.json": lambda s, run: speed.page(s.results),
+    "llm_pipeline.json": lambda s, run: language_claims.pipeline_section([], s.results),
+    "planted_errors.json": lambda s, run: language_claims.correction_section([], s.results),
     "llm_oracle.json": lambda s, run: estimators.page(s.results),
 }
 SLOW, GRPO = ("throughput.json",), "grpo_group.json"

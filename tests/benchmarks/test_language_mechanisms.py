@@ -10,15 +10,17 @@ import pandas as pd
 import pytest
 
 from manyseeds.benchmarks.chapters import language_mechanisms as chapter
-from manyseeds.benchmarks.chapters.blocks import Block
-from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, RANDOM, RENEWED, SIGNS
+from manyseeds.benchmarks.chapters.blocks import Block, Text, text_of, walk
+from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, FAST_WRONG, RANDOM, RENEWED, SIGNS
 from manyseeds.writing import parquet_bytes, write_bytes
 from tests.benchmarks.test_language_claims import method, rows, verdicts
 
 AT = (*chapter.AT, "pass@16")
 
 
-def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[Block]:
+def signs(
+    folder: Path, wrong: Mapping[str, float], right: float = 0.8, fast: bool = False
+) -> list[Block]:
     """Every pass@k begins at 0.5. It gains so much from wrong samples alone, nothing from all, and
     from right ones pass@256 alone changes, to `right`."""
     ends = {
@@ -30,8 +32,11 @@ def signs(folder: Path, wrong: Mapping[str, float], right: float = 0.8) -> list[
     for settings in SIGNS:
         of = ends[settings.get("learn_from", "all")]
         measures = {name: (0.5, end) for name, end in of.items()}
-        measures["entropy"] = (0.3, 0.2)
+        measures |= {"entropy": (0.3, 0.2), "kl": (0.0, 0.1)}
         runs.append(method(folder, "rloo", "addition", settings, measures))
+    if fast:
+        measures = {**dict.fromkeys(AT, (0.5, 0.3)), "entropy": (0.3, 0.2), "kl": (0.0, 0.1975)}
+        runs.append(method(folder, "rloo", "addition", FAST_WRONG, measures))
     assert [*chapter.signs_section(runs[:2], folder)] == []
     return [*chapter.signs_section(runs, folder)]
 
@@ -43,11 +48,22 @@ def test_wrong_samples_are_to_raise_every_pass_at_k(tmp_path: Path) -> None:
     # 0.8 after right samples, 0.6 after wrong ones.
     assert verdicts(blocks)[1].startswith("does not hold: +0.200 [")
     table = rows(blocks, "language-signs")
-    assert [row[5] for row in table] == ["0.502", "0.502", "0.502", "0.602"]
+    assert [row[6] for row in table] == ["0.502", "0.502", "0.502", "0.602"]
     assert verdicts(signs(tmp_path / "few", {**gains, "pass@16": -0.1}))[0].startswith("in part")
     blocks = signs(tmp_path / "some", {**gains, "pass@256": -0.1}, right=0.2)
     assert verdicts(blocks)[0].startswith("in part: -0.100 [")
     assert verdicts(blocks)[1].startswith("holds: -0.200 [")
+
+
+def test_models_that_the_usual_rate_breaks_are_counted(tmp_path: Path) -> None:
+    """They decide nothing. Seeds differ by a thousandth: of KLs from 0.1975 on two are above."""
+    blocks = signs(tmp_path, dict.fromkeys(AT, 0.1), fast=True)
+    assert verdicts(blocks)[0].startswith("holds: +0.100 [")
+    words = [row[5] for row in rows(blocks) if row[1] == "wrong samples, usual rate"]
+    assert words == ["lower, decides nothing"] * 4
+    text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
+    assert "at the usual learning rate 2 of 5 models end at a KL above 0.2" in text
+    assert [row[1] for row in rows(blocks, "language-signs")][3:] == ["0.0001", "0.0003"]
 
 
 def coin(folder: Path, ends: Mapping[str, tuple[float, float]]) -> list[Block]:
