@@ -48,11 +48,9 @@ from manyseeds.benchmarks.experiments.suite import (
     RLHF,
 )
 from manyseeds.benchmarks.store import results as chapter_results
-from manyseeds.benchmarks.store.methods import Method
+from manyseeds.benchmarks.store.methods import Method, by_seed
 from manyseeds.benchmarks.store.stored import open_run
-from manyseeds.digest import ROOT
-from manyseeds.record import RunFolder, read_json, seal
-from manyseeds.untrusted import ORIGIN
+from manyseeds.record import RunFolder, provenance, read_json, seal
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
 from tests.benchmarks.test_hostile_store import language_run
 
@@ -144,6 +142,14 @@ def test_the_rewards_of_a_coin_stand_beside(tmp_path: Path) -> None:
                       ("at a KL of 0.502 nats per token", "+0.100")]  # fmt: skip
     table = rows(blocks, "language-overoptimisation")
     assert table[-1][:6] == ["RLHF-PPO", "of a coin, beta 0.5", "5", "", "", "0.502"]
+
+
+def test_what_reward_gives_is_not_of_the_model_alone(tmp_path: Path) -> None:
+    """Runs with and without a --reward begin with the same models, and are pairs."""
+    ends = {"pass@1": (0.5, 0.6), "kl": (0.0, 0.1)}
+    one = method(tmp_path, "rlhf_ppo", "addition", {}, ends)
+    other = method(tmp_path, "rlhf_ppo", "addition", PLACEBO, {**ends, "reward": (0.5, 0.5)})
+    assert by_seed(one, np.arange(5.0)) == by_seed(other, np.arange(5.0))
 
 
 MANY = {"pass@16": (0.9, 0.98), "cons@16": (0.5, 0.9), "format": (0.2, 0.95)}
@@ -451,8 +457,8 @@ def planted(folder: Path, gain: float, seeds: int = SEEDS, right: float = 0.0) -
         }
         for seed in range(seeds)
     ]
-    stored = json.loads((ROOT / "results" / "llm_oracle.json").read_text())
-    content = {**{name: stored[name] for name in ORIGIN}, "total_samples": 1, "measurements": rows}
+    origin = {"command": "python x", **provenance(["llm_track/grpo.py:train"])}
+    content = {**origin, "total_samples": 1, "measurements": rows}
     write_json(folder / "planted_errors.json", content)
 
 
@@ -545,8 +551,7 @@ def pipeline(folder: Path, gain: float, points: int = 3) -> list[Block]:
                          ("distillation", 0.5), ("RL on small base", 0.1),
                          ("RL on small base for longer", 0.3))
     ]  # fmt: skip
-    stored = json.loads((ROOT / "results" / "llm_oracle.json").read_text())
-    origin = {name: stored[name] for name in ORIGIN}
+    origin = {"command": "python x", **provenance(["llm_track/grpo.py:train"])}
     settings = {"task": "addition", "rl_samples": 1, "prompts": 64, "sft_samples": 1}
     content = {**origin, "settings": settings, "rows": rows}
     (folder / "llm_pipeline.json").write_text(json.dumps(content))
