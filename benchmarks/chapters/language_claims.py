@@ -918,9 +918,8 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
                 " is after it, and then the right column, is computed. What decides is by how "
                 "much more probable it is after a wrong column than after a right one. The "
                 f"accuracy of the samples is {first:.3f} in the first tenth of RL and {last:.3f} "
-                "in the last. In the first editions a model's own columns decided, and the claim "
-                "did not hold: but the mistakes that a model still makes after RL are not those "
-                "that it made before.",
+                "in the last. In earlier editions a model's own columns decided, but the mistakes "
+                "that a model still makes after RL are not those that it made before.",
             ),
             Table("language-planted", ("planted", "n", "before", "after, mean [95%]"), rows),
             command_text(stored, stored["machine"]["cpu"]),
