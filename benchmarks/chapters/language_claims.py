@@ -843,14 +843,18 @@ def part_claims(parts: Mapping[str, Method], details: Sequence[Block]) -> Iterat
 
 def length_row(m: Method, changed: str) -> tuple[str, ...]:
     """A row of the table of lengths."""
+
+    def mean(name: str, form: str) -> str:
+        """Of all seeds over the training, empty where one lacks it."""
+        values = averaged(m, name)
+        return "" if np.isnan(values).any() else format(values.mean(), form)
+
     extra = excess(m)
     apart = "" if np.isnan(extra).any() else stats.estimate(extra, "mean").text(1, "+")
-    means = {name: averaged(m, name) for name in ("length_right", "length_wrong", "truncated")}
-    right, wrong, cut = ("" if np.isnan(x).any() else x.mean() for x in means.values())
     return (
-        *(m.label, changed, m.n, f"{averaged(m).mean():.3f}", m.text("pass@1")),
-        *(f"{right:.1f}" if right else "", f"{wrong:.1f}" if wrong else "", apart),
-        *(f"{cut:.1%}" if cut != "" else "", f"{metric(m, 'length').mean():.2f}"),
+        *(m.label, changed, m.n, mean("pass@1", ".3f"), m.text("pass@1")),
+        *(mean("length_right", ".1f"), mean("length_wrong", ".1f"), apart),
+        *(mean("truncated", ".1%"), f"{metric(m, 'length').mean():.2f}"),
     )
 
 

@@ -204,7 +204,8 @@ def scores(config: Config, seed: int) -> list[dict[str, Any]]:
             run(sampling(config, seed))
         run(training(config, stage, seed))
         folder = folder_of(config, stage.name, seed)
-        found = {name: read_json(folder / "summary.json")[stage.when][name] for name in MEASURES}
+        summary = read_json(folder / "summary.json")[stage.when]
+        found = {name: summary[name] for name in MEASURES}
         about = {"seed": seed, "stage": stage.name, "samples": stage.samples}
         rows.append({**about, **found, "curve": curve_of(folder) if stage.when == "final" else []})
     return rows
