@@ -37,6 +37,7 @@ from manyseeds.llm_track import grpo, tasks
 from manyseeds.llm_track.policies import AnyModel, load_policy
 from manyseeds.llm_track.rollout import from_texts
 from manyseeds.process import set_up_process
+from manyseeds.record import finite_numbers
 from manyseeds.untrusted import ORIGIN
 
 TASK = "checking"
@@ -155,13 +156,8 @@ def measure(seeds: Sequence[int], config: Config) -> list[dict[str, Any]]:
         means = float(accuracy[:steps].mean()), float(accuracy[-steps:].mean())
         ends = zip(ENDS, means, found, strict=True)
         both = {when: {"accuracy": x, **y} for when, x, y in ends}
-        rows.append({"seed": seed, **{when: finite(x) for when, x in both.items()}})
+        rows.append({"seed": seed, **{when: finite_numbers(x) for when, x in both.items()}})
     return rows
-
-
-def finite(values: dict[str, float]) -> dict[str, float | None]:
-    """None in place of what is no number."""
-    return {name: x if math.isfinite(x) else None for name, x in values.items()}
 
 
 @failing_in_one_line()
