@@ -790,7 +790,15 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
             for side in ("wrong", "right"):
                 length = between(*pair, partial(averaged, name=f"length_{side}"))
                 others += compared(f"length of {side} ones", minus, length, 2, " tokens")
-    measures = {f"{side} ones, tokens": f"length_{side}" for side in ("right", "wrong")}
+    panels = {
+        **{
+            f"{side} ones, tokens": {x: m.line(f"length_{side}") for x, m in runs.items()}
+            for side in ("right", "wrong")
+        },
+        "wrong minus right, tokens": {
+            x: m.line("length_wrong", minus="length_right") for x, m in runs.items()
+        },
+    }
     return judged(
         "language-free-length",
         "GRPO makes wrong completions longer than Dr. GRPO does, beside right ones.",
@@ -798,12 +806,10 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
         decisive,
         details,
         beside=others,
-        figure=curves_of(
+        figure=curves(
             "language-free-length",
-            "Lengths of right and of wrong completions of rambling",
-            measures,
-            runs,
-            floors=dict.fromkeys(measures, 0.0),
+            "Lengths of right and of wrong completions of rambling, and their difference",
+            panels,
         ),
     )
 

@@ -197,9 +197,11 @@ class Method:
         x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in ("samples", name))
         return x.mean(0), y.astype(float)
 
-    def line(self, name: str) -> plots.Line:
-        """The mean of a measure with its interval, where it is finite for all seeds."""
+    def line(self, name: str, minus: str = "") -> plots.Line:
+        """The mean of a measure, or of it minus another one, with its interval, where it is finite
+        for all seeds."""
         x, y = self.curve(name)
+        y = y - self.curve(minus)[1] if minus else y
         whole = np.isfinite(y).all(0) & np.isfinite(x)
         return plots.mean_line(x[whole], y[:, whole]) if whole.any() else plots.Line([], [])
 
