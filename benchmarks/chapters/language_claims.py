@@ -306,7 +306,7 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     with_format = [
         each
         for algo, settings in (
-            *(("grpo", x) for x in (*suite.GROUPS, suite.PAIRS)),
+            *(("grpo", x) for x in (*suite.GROUPS, *suite.PAIRS)),
             *(("dapo", x) for x in suite.CLIP_HIGHER),
         )
         if (x := run_of(found, algo, "addition", settings))
@@ -359,7 +359,7 @@ KEPT = 0.95  # of the score of large groups that small ones are to have; the pap
 
 def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """Small groups beside large ones: with as many samples, and with as many steps."""
-    wanted = (*suite.GROUPS, suite.PAIRS)
+    wanted = (*suite.GROUPS, *suite.PAIRS)
     shown = [m for x in wanted if (m := run_of(found, "grpo", "addition", x))]
     if len(shown) < len(wanted):
         return
@@ -369,13 +369,13 @@ def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         mixed = 1 - metric(m, "all_solved").mean() - metric(m, "all_failed").mean()
         sizes = str(prompts), str(size), f"{total:,}", str(-(-total // (prompts * size)))
         rows.append((*sizes, m.n, f"{mixed:.0%}", *m.both("pass@1")))
-    large, *others, few = shown
-
-    scores = by_seed(few, few.values("pass@1")), by_seed(large, KEPT * large.values("pass@1"))
-    kept = compared(
-        f"pass@1 minus {KEPT:g} of that of groups of 16", "groups of 2", paired(*scores)
-    )
-    equal = []
+    large, *others = shown[: len(suite.GROUPS)]
+    enough = by_seed(large, KEPT * large.values("pass@1"))
+    kept, equal = [], []
+    for m, steps in zip(shown[len(suite.GROUPS) :], ("as many", "as large"), strict=True):
+        what = f"pass@1 minus {KEPT:g} of that of groups of 16"
+        score = by_seed(m, m.values("pass@1"))
+        kept += compared(what, f"groups of 2, {steps} steps", paired(score, enough))
     for m in others:
         what = f"groups of {m.settings['group_size']} minus {large.settings['group_size']}"
         equal += compared("pass@1, equal samples", what, between(m, large, measure("pass@1")))
@@ -383,7 +383,7 @@ def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "A step is one gradient step on all its samples, where GRPO's preset makes four, so that "
         "no minibatch parts the right samples of a prompt from its wrong ones. Groups of 2 with an "
         "eighth of the samples have as many steps as groups of 16, each of an eighth as many "
-        "samples."
+        "samples, or steps that are as large, and an eighth as many."
     )
     details: list[Block] = [about, Table("language-groups", GROUP_COLUMNS, rows)]
     yield judged(

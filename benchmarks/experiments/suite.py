@@ -201,14 +201,16 @@ MANY_SAMPLES: dict[str, Any] = {
     "eval_samples": 256,
     "eval_prompts": 64,
 }
-# Groups of each size with as many samples per step and in all, and the smallest with as many
-# prompts and steps as the largest. A step learns from all its samples at once: minibatches would
-# part groups of 2.
+# Groups of each size with as many samples per step and in all. A step learns from all its samples
+# at once: minibatches would part groups of 2. These with an eighth of the samples in all: in as
+# many steps as the largest, or in steps of as many samples.
 WHOLE = {"minibatches": 1, **OWN}
 GROUPS: tuple[dict[str, Any], ...] = tuple(
     {"prompts": 256 // n, "group_size": n, **WHOLE} for n in (16, 8, 4, 2)
 )
-PAIRS: dict[str, Any] = {"prompts": 16, "group_size": 2, "total_samples": 6_400, **WHOLE}
+PAIRS: tuple[dict[str, Any], ...] = tuple(
+    {"prompts": n, "group_size": 2, "total_samples": 6_400, **WHOLE} for n in (16, 128)
+)
 # RLOO, and learning from right completions alone or from wrong ones alone. Without a KL and without
 # a reward of the format, and with one gradient step on each sample, where no clip acts. At a third
 # of the usual rate: at that, wrong ones alone break some models, which the last run shows.
@@ -281,7 +283,7 @@ LIKE_PPO = {"prompts": 32, "group_size": 8, **OWN}
 EQUAL = {"epochs": 1, "kl_coef": 0.04, **LIKE_PPO}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     *((algo, "addition", 30, x) for algo, x in R1_ZERO),
-    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, PAIRS)),
+    *(("grpo", "addition", 30, x) for x in (MANY_SAMPLES, *GROUPS, *PAIRS)),
     *((algo, "addition", 30, x) for algo, x in RLHF),
     *(("rlhf_ppo", "addition", 30, x) for x in (PLACEBO, EQUAL, OWN)),
     ("grpo", "addition", 30, LIKE_PPO),

@@ -226,27 +226,34 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     assert "rises in 1." in text
 
 
-@pytest.mark.parametrize(("few", "word"), [(0.79, "holds"), (0.7, "does not hold")])
+@pytest.mark.parametrize(
+    ("few", "large", "word"),
+    [(0.79, 0.79, "holds"), (0.79, 0.6, "in part"), (0.7, 0.7, "does not hold")],
+)
 def test_groups_of_two_are_held_against_a_share_of_sixteen(
-    tmp_path: Path, few: float, word: str
+    tmp_path: Path, few: float, large: float, word: str
 ) -> None:
-    ends = {2: 0.6, 4: 0.7, 8: 0.75, 16: 0.8}
+    """Those with an eighth of the samples, in as many steps and in as large ones."""
+    ends = [0.8, 0.75, 0.7, 0.6, few, large]
     shares = {"all_solved": (0.1, 0.1), "all_failed": (0.2, 0.2)}
     runs = [
         method(
             tmp_path, "grpo", "addition", x,
-            {"pass@1": (0.1, few if x == PAIRS else ends[x["group_size"]]), "entropy": (1, 0)},
+            {"pass@1": (0.1, end), "entropy": (1, 0)},
             shares,
         )
-        for x in (*GROUPS, PAIRS)
+        for x, end in zip((*GROUPS, *PAIRS), ends, strict=True)
     ]  # fmt: skip
     blocks = [*chapter.groups_section(runs, tmp_path)]
     (said,) = verdicts(blocks)
-    assert said.startswith(f"{word}: {few + 0.002 - 0.95 * 0.802:+.3f} [")
+    assert said.startswith(f"{word}: {min(few, large) + 0.002 - 0.95 * 0.802:+.3f} [")
     table = rows(blocks, "language-groups")
     assert table[0][:6] == ["16", "16", "51,200", "200", "5", "70%"]
-    assert table[-1][:4] == ["16", "2", "6,400", "200"]
-    assert [row[3][:6] for row in rows(blocks)][1:] == ["-0.050", "-0.100", "-0.200"]
+    assert [row[:4] for row in table[-2:]] == [
+        ["16", "2", "6,400", "200"],
+        ["128", "2", "6,400", "25"],
+    ]
+    assert [row[3][:6] for row in rows(blocks)][2:] == ["-0.050", "-0.100", "-0.200"]
     assert [*chapter.groups_section(runs[1:], tmp_path)] == []
 
 
