@@ -25,13 +25,15 @@ EXAMPLES = ROOT / "examples"
 
 def test_the_length_penalty_by_hand() -> None:
     named = f"{EXAMPLES / 'length_penalty.py'}:length_penalty"
-    problems = [tasks.Problem("1+1=", "2")] * 5
-    texts = ["2", "2" * 50, "2" * 75, "2" * 1000, "3" * 1000]
+    lengths, right = (20, 50, 75, 1000), "<answer>2</answer>"
+    texts = [*(right.rjust(n) for n in lengths), "<answer>3</answer>".rjust(1000)]
+    texts.append("<think>2;</think><answer>3</answer>")  # the thinking is no answer
+    problems = [tasks.Problem("1+1=", "2")] * len(texts)
     arguments = rewards.arguments_of(problems, texts)
-    assert user_code.load(named, "--reward")(**arguments) == [0, 0, -0.25, -1, None]
+    assert user_code.load(named, "--reward")(**arguments) == [0, 0, -0.25, -1, None, None]
     graded = [tasks.Graded(*x, 0.0, 0.0) for x in zip(problems, texts, strict=True)]
     config = grpo.Config(reward=(named,), reward_weights=(4.0,))
-    assert [x.reward for x in rewards.rewarded(graded, config)] == [0, 0, -1, -4, 0]
+    assert [x.reward for x in rewards.rewarded(graded, config)] == [0, 0, -1, -4, 0, 0]
     assert "examples.length_penalty:*" in config.origins()  # it is of the checkout
 
 
