@@ -34,9 +34,12 @@ from manyseeds.record import plural
 
 # What is known of a model, by the digest of its contents: a folder of its name may hold another.
 MODELS = {
-    "aac3780af6dd": "SmolLM2-135M-Instruct, from a package in which its weights were rounded to 4 "
-    "bits"
+    "aac3780af6dd": (
+        "SmolLM2-135M-Instruct",
+        "from a package in which its weights were rounded to 4 bits",
+    )
 }
+MANY = 0.1  # truncated before training: then the limit may decide the score
 DRAWN = (*GENERATED, "examples/sums.py:Sums")  # tasks whose number of held-out prompts is known
 
 
@@ -47,9 +50,12 @@ def page(found: Sequence[Method]) -> Iterator[Block]:
     for m in shown:
         before, after = m.both("pass@1")
         yield Outcome(
-            f"pass@1 of {m.model} on {m.task} is {before} before {display(m.algo)} and {after} "
+            f"pass@1 of {name_of(m)} on {m.task} is {before} before {display(m.algo)} and {after} "
             f"after it, n = {m.n}."
         )
+    for m in shown:
+        with left_out(m.run.path):
+            yield from truncation(m)
     yield from sections(
         {
             "Method": method_section(shown),
@@ -60,6 +66,22 @@ def page(found: Sequence[Method]) -> Iterator[Block]:
             "Provenance": provenance(others),
         }
     )
+
+
+def truncation(m: Method) -> Iterator[Block]:
+    """What the limit of the completions means for the gain, where it truncates many of them."""
+    cut_off = CutOff(m)
+    if cut_off.known and cut_off.of("truncated")[0].mean() > MANY:
+        yield Text(
+            f"{display(m.algo)} on {m.task}: {cut_off.text()} A truncated completion is scored by what there is of "
+            "it, mostly as wrong. So a gain can have two parts: more completions that end, and "
+            "more right ones among these. Only the second shows that the task is solved better."
+        )
+
+
+def name_of(m: Method) -> str:
+    """The name of the model if its contents are known, otherwise what --model named."""
+    return MODELS.get(str(m.settings.get("model_content")), (m.model,))[0]
 
 
 def named(m: Method) -> str:
@@ -78,7 +100,7 @@ def method_section(shown: Sequence[Method]) -> Iterator[Block]:
         " says how to make the folder of the model, and how to check the first updates of a seed.",
     )
     items: list[Inline] = []
-    known = (MODELS.get(str(m.settings.get("model_content")), "") for m in shown)
+    known = (", ".join(MODELS.get(str(m.settings.get("model_content")), ())) for m in shown)
     for name, about in dict.fromkeys(zip((m.model for m in shown), known, strict=True)):
         items.append((Code(name), f": {about}" if about else ""))
     for m in shown:
@@ -113,11 +135,11 @@ def score_section(shown: Sequence[Method]) -> Iterator[Block]:
     yield Text(
         f"Scores are of held-out prompts, with {FINAL_SAMPLES} samples each at temperature 1. The "
         "evaluations before and after training use the same prompts and random numbers, and the "
-        "gain is their difference. Those of the curves are smaller."
+        "gain is their difference. Evaluations during training use fewer samples."
     )
     rows = [
         (
-            *(m.model, *m.named, f"{m.settings['total_samples']:,}"),
+            *(name_of(m), *m.named, f"{m.settings['total_samples']:,}"),
             *(str(m.settings.get("learning_rate", "")), *m.both("pass@1"), m.gain()),
             *m.means("pass@16"),
         )
@@ -127,7 +149,7 @@ def score_section(shown: Sequence[Method]) -> Iterator[Block]:
     panels: dict[str, dict[str, plots.Line]] = {}
     for m in shown:
         for name in ("pass@1", "length"):
-            lines = panels.setdefault(printable(f"{name}, {m.model} on {m.task}"), {})
+            lines = panels.setdefault(printable(f"{name}, {name_of(m)} on {m.task}"), {})
             line = printable(", ".join(filter(None, (display(m.algo), m.changed))))
             lines[line] = m.line(name)
     label = "pass@1 and length of models from folders and hubs"
@@ -140,7 +162,7 @@ COST = ("model", "task", "method", "n", "minutes a seed", "of which learning", "
 def cost_section(shown: Sequence[Method]) -> Iterator[Block]:
     """Minutes a seed, and the machines."""
     rows = [
-        (m.model, *m.named, m.minutes("total"), m.minutes("learn"), machines(m))
+        (name_of(m), *m.named, m.minutes("total"), m.minutes("learn"), machines(m))
         for m in shown
         if m.minutes("total")
     ]
@@ -181,7 +203,8 @@ def limit_section(shown: Sequence[Method]) -> Iterator[Block]:
     if rows:
         yield Text(
             "The store does not say which right completions were cut off. The last two columns "
-            "are bounds: as many of them as possible, and none."
+            "are bounds: assuming that none of the truncated completions are right, and that as "
+            "many of them as possible are."
         )
         yield folded_if_long("Cut off", Table("real-models-cut-off", CUT_OFF, rows))
 
@@ -252,7 +275,7 @@ class CutOff:
             *([between(*x) for x in zip(*both, strict=True)] for both in self.bounds()),
         ]
         seeds = [str(config["seeds"][0]) for config in self.m.configs]
-        where = (self.m.model, self.m.task, self.m.label)
+        where = (name_of(self.m), self.m.task, self.m.label)
         return [(*where, *row) for row in zip(seeds, *columns, strict=True)]
 
 

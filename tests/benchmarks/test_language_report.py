@@ -204,7 +204,8 @@ def test_what_is_said_of_a_model_that_was_not_made_here(tmp_path: Path) -> None:
         seal(part)
     report.report(tmp_path, note="a test")
     page = (tmp_path / "real-models.md").read_text()
-    assert "pass@1 of mine on addition is 0.020 before GRPO and 0.175 [" in page
+    name = "SmolLM2-135M-Instruct"
+    assert f"pass@1 of {name} on addition is 0.020 before GRPO and 0.175 [" in page
     assert "4 prompts with 8 completions each per update, completions of at most 32 to" in page
     assert "- `mine`: SmolLM2-135M-Instruct, from a package" in page
     assert "one after another" not in page  # a small Llama's are not
@@ -216,7 +217,9 @@ def test_what_is_said_of_a_model_that_was_not_made_here(tmp_path: Path) -> None:
         "at most 5.0% are right before training, and more than that afterwards in 1 of 2 seeds, "
         "whatever was cut off."
     ) in page
-    rows = [row[3:] for row in cells(page, "mine")]
+    assert "GRPO on addition: Before training 60.0% of the completions are cut off" in page
+    assert "So a gain can have two parts" in page
+    rows = [row[3:] for row in cells(page, name)]
     assert ["0", "9.0", "9.0", "0.600", "0.100", "0.020", "0.300", *ENDED[0]] in rows
     assert ["1", "9.0", "9.0", "0.600", "0.200", "0.020", "0.050", *ENDED[1]] in rows
     assert [row for row in rows if row[:3] == ["2", "11", "5"]]
