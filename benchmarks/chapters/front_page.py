@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -38,10 +38,11 @@ from manyseeds.benchmarks.store.comparison import (
     applies,
     at_budget,
     common_budget,
+    equal_budget,
     is_due,
     is_stale,
 )
-from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.names import display, place_of, place_of_env, short
 from manyseeds.benchmarks.store.results import Result
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.record import plural
@@ -54,10 +55,11 @@ SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
-    "Mean score (0 is a random policy, 1 the reference, which is the highest possible return or "
-    "the best one known) after the timesteps below it, as many for all algorithms of a column or "
-    "fewer; in bold those that are not shown to score less than the best (95%). After the "
-    "semicolon is the score at the algorithm's own budget. The sign is the verdict on "
+    "Mean score (0 is a random policy, 1 the reference that the environment's page states) after "
+    "the timesteps below it. Where an algorithm of the column trains for "
+    "fewer, the score after as many follows, and after a semicolon that at the algorithm's own "
+    "budget where that is larger. In bold are those that are not shown to score less than the best "
+    "of all that train for as many timesteps (95%). The sign is the verdict on "
     f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
     f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule "
     "requires, - does not apply, empty: not run."
@@ -215,24 +217,39 @@ def shown_environment(pairs: Sequence[Pair]) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """The algorithms of an environment after the same number of timesteps."""
+    """The algorithms of an environment after the same number of timesteps.
+
+    budget: the common one. equal: as many as all of them train for, `budget` or fewer. best: the
+    best score after `equal`. leaders: that are not shown to score less then. longer: the same after
+    `budget`, of those that train for as many.
+    """
 
     budget: int
-    best: str = ""  # the best score
-    leaders: frozenset[str] = frozenset()  # that are not shown to score less
+    equal: int
+    best: str = ""
+    leaders: frozenset[str] = frozenset()
+    longer: frozenset[str] = frozenset()
 
 
 def standing(pairs: Sequence[Pair]) -> Standing:
-    """Of an environment. A run of which a seed has no score never leads; no difference is shown
-    where its 95% interval contains 0."""
+    """Of an environment. A run of which a seed has no score never leads."""
     budget = common_budget(pairs)
+    equal = equal_budget([pair.ours for pair in pairs if pair.ours], budget)
     runs = {pair.algo: r for pair in pairs if (r := pair.ours) and not r.unscored}
     if not runs:
-        return Standing(budget)
+        return Standing(budget, equal)
+    longer = {algo: r for algo, r in runs.items() if r.timesteps_requested >= budget}
+    best, leaders = leaders_at(runs, equal)
+    return Standing(budget, equal, score(runs[best], equal), leaders, leaders_at(longer, budget)[1])
+
+
+def leaders_at(runs: Mapping[str, Result], budget: int) -> tuple[str, frozenset[str]]:
+    """The best of some runs after a number of timesteps, and all that are not shown to score less;
+    no difference is shown where its 95% interval contains 0."""
     scores = {algo: at_budget(result, budget) for algo, result in runs.items()}
-    best = max(scores, key=lambda algo: float(scores[algo].mean()))
-    leaders = {algo for algo, x in scores.items() if algo == best or not is_less(x, scores[best])}
-    return Standing(budget, score(runs[best], budget), frozenset(leaders))
+    best = max(scores, key=lambda algo: float(scores[algo].mean()), default="")
+    less = {algo for algo, x in scores.items() if algo != best and is_less(x, scores[best])}
+    return best, frozenset(scores) - less
 
 
 def is_less(a: Floats, b: Floats) -> bool:
@@ -246,19 +263,27 @@ def score(result: Result, budget: int) -> str:
     spec, mean = result.spec, float(at_budget(result, budget).mean())
     if spec.random_score is None or spec.reference_score is None:
         return f"{result.number(mean)} (raw)"
-    return f"{float(stats.normalise(mean, spec.random_score, spec.reference_score)):.2f}"
+    return f"{float(stats.normalise(mean, spec.random_score, spec.reference_score)):z.2f}"
 
 
-def budget_text(result: Result, budget: int) -> str:
-    """`100k; 0.99 at 1M`: the budget that the score is at, and an algorithm's own where it is
-    larger."""
+def budget_text(result: Result, at: Standing, leads: bool = False) -> Inline:
+    """`100k, 0.54 at 50k; 0.99 at 1M`: the budget that the score is at, the equal one where an
+    algorithm of the environment has less, and an algorithm's own where it is larger. leads: whether
+    the score at the equal budget is in bold."""
     own = result.timesteps_requested
-    return short(own) if own <= budget else f"{short(budget)}; {score(result, own)} at {short(own)}"
+    first = min(own, at.budget)
+    texts: list[Inline] = [short(first)]
+    if at.equal < first:
+        equal = score(result, at.equal)
+        texts += [", ", Strong(equal) if leads else equal, f" at {short(at.equal)}"]
+    if own > at.budget:
+        texts.append(f"; {score(result, own)} at {short(own)}")
+    return tuple(texts)
 
 
 def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> Cell:
-    """`**0.99** = ‡` and `100k; 1.00 at 1M` in two lines, linked to the row of the environment's
-    page."""
+    """`**0.99** = ‡` and `100k, 0.54 at 50k; 1.00 at 1M` in two lines, linked to the row of the
+    environment's page."""
     if pair is None:
         if not applies(algo, env):
             return "-"
@@ -266,18 +291,11 @@ def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> Cell:
     if pair.ours is None:
         return Link(MISSING, page=page_name(env), anchor=anchor(algo))
     linked: Inline = Link(score(pair.ours, at.budget), page=page_name(env), anchor=anchor(algo))
-    if algo in at.leaders:
+    leads = algo in at.leaders
+    if algo in at.longer or (leads and pair.ours.timesteps_requested < at.budget):
         linked = Strong(linked)
     verdict = pair.verdict("auc")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
     marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
-    return Lines(joined((linked, *marks), " "), budget_text(pair.ours, at.budget))
-
-
-def short(number: int) -> str:
-    """`100k`, `1M`, `1.5M`"""
-    for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return str(number)
+    return Lines(joined((linked, *marks), " "), budget_text(pair.ours, at, leads))

@@ -137,6 +137,11 @@ def common_budget(pairs: Sequence[Pair]) -> int:
     return COMMON.get(pairs[0].env, min(budgets, default=0))
 
 
+def equal_budget(results: Sequence[Result], budget: int) -> int:
+    """The timesteps after which runs are compared: the fewest of theirs, and `budget` at most."""
+    return min([budget, *(result.timesteps_requested for result in results)])
+
+
 def at_budget(result: Result, budget: int) -> Floats:
     """The scores of a run after a number of timesteps, or at its own budget where that is less."""
     return result.score_at(min(budget, result.timesteps_requested))

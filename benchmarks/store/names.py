@@ -50,6 +50,14 @@ def display(algo: str) -> str:
     return NAMES.get(algo, algo)
 
 
+def short(number: int) -> str:
+    """`100k`, `1M`, `1.5M`, of a number of timesteps."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
+
+
 def place_of(algo: str) -> tuple[int, str]:
     """A sorting key: in the order of NAMES, others behind them by their name."""
     known = list(NAMES)

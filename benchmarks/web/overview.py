@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from manyseeds.benchmarks.chapters import speed
+from manyseeds.benchmarks.chapters.blocks import text_of
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.front_page import (
     SIGNS,
@@ -147,7 +148,7 @@ def cell(pair: Pair | None, algo: str, env: str, at: Standing) -> MatrixCell:
         best=algo in at.leaders,
         word=word,
         sign=SIGNS.get(word, ""),
-        budget=budget_text(pair.ours, at.budget),
+        budget=text_of(budget_text(pair.ours, at)),
         stale=any(map(is_stale, pair.headline)),
         few=any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline),
     )

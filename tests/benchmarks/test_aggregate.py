@@ -9,9 +9,9 @@ import pytest
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import aggregate
-from manyseeds.benchmarks.chapters.blocks import Figure, Table, cells_of
+from manyseeds.benchmarks.chapters.blocks import Figure, Table, Text, cells_of
 from manyseeds.benchmarks.store.whole import read_store
-from tests.benchmarks.test_report import around, plant
+from tests.benchmarks.test_report import ENV, around, plant
 
 
 def test_probability_of_improvement() -> None:
@@ -37,14 +37,13 @@ def test_probability_of_improvement_refuses(
 
 
 def test_shared_sets() -> None:
-    here = np.ones(2)
-    scores = {
-        "ppo": {"CartPole-v1": here, "Acrobot-v1": here, "Pendulum-v1": here},
-        "dqn": {"CartPole-v1": here, "Acrobot-v1": here},
-        "grpo": {"CartPole-v1": here, "Pendulum-v1": here},
-        "alone": {"Nowhere-v0": here},
+    runs = {
+        "ppo": ("CartPole-v1", "Acrobot-v1", "Pendulum-v1"),
+        "dqn": ("CartPole-v1", "Acrobot-v1"),
+        "grpo": ("CartPole-v1", "Pendulum-v1"),
+        "alone": ("Nowhere-v0",),
     }
-    found = [(s.envs, s.algos) for s in aggregate.shared_sets(scores)]
+    found = [(s.envs, s.algos) for s in aggregate.shared_sets(runs)]
     assert found == [
         (("CartPole-v1", "Acrobot-v1"), ("ppo", "dqn")),
         (("CartPole-v1", "Pendulum-v1"), ("ppo", "grpo")),
@@ -52,10 +51,32 @@ def test_shared_sets() -> None:
     ]
 
 
-def test_as_many_seeds_of_each_environment() -> None:
-    own = {"a": np.arange(30.0), "b": np.arange(10.0), "c": np.arange(5.0)}
-    first = list(range(10))
-    assert [task.tolist() for task in aggregate.tasks_of(own, ["a", "b"])] == [first, first]
+def test_as_many_seeds_of_each_environment(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(500.0, 12))
+    plant(tmp_path, "ppo", around(-150.0, 10), env="Pendulum-v1")
+    plant(tmp_path, "ppo", around(-80.0, 5), env="Acrobot-v1")
+    own = {pair.env: pair.ours for pair in read_store(tmp_path).found if pair.ours}
+    budgets = {"CartPole-v1": 100_000, "Pendulum-v1": 100_000}
+    assert [len(task) for task in aggregate.tasks_of(own, budgets)] == [10, 10]
+
+
+def test_pairs_are_compared_after_as_many_timesteps_as_both_train_for(tmp_path: Path) -> None:
+    """After 50,000 of 100,000 timesteps PPO is at 300, below DQN's 400 at the end of its 50,000."""
+    plant(tmp_path, "ppo", around(500.0), middle=300.0, total_timesteps=100_000)
+    plant(tmp_path, "a2c", around(450.0), middle=350.0, total_timesteps=100_000)
+    plant(tmp_path, "dqn", around(400.0), middle=200.0, total_timesteps=50_000)
+    blocks = list(aggregate.page(read_store(tmp_path).found))
+    tables = {x.name: x for x in blocks if isinstance(x, Table)}
+    cells = {row[0]: row[1:] for row in cells_of(tables["aggregate-cells"])}
+    scores = [f"{(x - 22.1) / (500 - 22.1):.3f} (n = 10)" for x in (300, 500, 400)]
+    assert tables["aggregate-cells"].columns == ("algorithm", f"{ENV}, 50k", f"{ENV}, 100k")
+    assert cells["PPO"] == scores[:2]
+    assert cells["DQN"] == [scores[2], "ends at 50k"]
+    assert cells_of(tables["aggregate"])[0][0] == f"{ENV} (50k)"
+    rows = {row[0]: [x[:4] for x in row[1:]] for row in cells_of(tables["improvement"])}
+    assert rows["PPO"] == ["", "1.00", "0.00"]  # above A2C after 100,000, below DQN after 50,000
+    assert rows["A2C"] == ["0.00", "", "0.00"]
+    assert Text(f"{ENV} at 100k, pairs with DQN at 50k.") in blocks
 
 
 def test_profile() -> None:
@@ -77,7 +98,7 @@ def test_page(tmp_path: Path) -> None:
     blocks = list(aggregate.page(found))
     rows = {x.name: cells_of(x) for x in blocks if isinstance(x, Table)}
     assert ["A2C", "0.500 (n = 10)", "missing"] in rows["aggregate-cells"]
-    assert rows["aggregate"][1][:3] == ["CartPole-v1", "A2C", "1 x 10"]
+    assert rows["aggregate"][1][:3] == ["CartPole-v1 (100k)", "A2C", "1 x 10"]
     assert rows["aggregate"][1][3].startswith("0.500 [")
     assert ["PPO", "", "1.00 [1.00, 1.00]"] in rows["improvement"]
     assert [x.name for x in blocks if isinstance(x, Figure)] == ["profiles"]

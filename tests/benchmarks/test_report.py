@@ -633,6 +633,18 @@ def test_those_not_shown_to_be_less_lead_together(tmp_path: Path) -> None:
     assert front_page.standing(read_store(tmp_path).found).leaders == {"ppo", "trpo"}
 
 
+def test_the_matrix_compares_after_as_many_timesteps(tmp_path: Path) -> None:
+    """A2C leads at the common budget, of those that train for as long; DQN leads after its own."""
+    plant(tmp_path, "ppo", around(490.0), middle=490.0, total_timesteps=100_000)
+    plant(tmp_path, "a2c", around(495.0), middle=300.0, total_timesteps=100_000)
+    plant(tmp_path, "dqn", around(490.3), middle=200.0, total_timesteps=50_000)
+    shown = {row[""].strip("*"): row[COLUMN] for row in table(front(tmp_path), MATRIX)}
+    link, few = f"environments/{ENV}.md", f" {front_page.FEW}<br>"
+    assert shown["PPO"] == f"[0.98]({link}#ppo){few}100k, **0.98** at 50k"
+    assert shown["A2C"] == f"**[0.99]({link}#a2c)**<br>100k, 0.58 at 50k"
+    assert shown["DQN"] == f"**[0.98]({link}#dqn)**{few}50k"
+
+
 def test_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     plant(first, "ppo", FINALS)
