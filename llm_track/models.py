@@ -41,16 +41,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from manyseeds import llama
 from manyseeds.cli import flag, path_of
 from manyseeds.digest import ROOT, boundary, code_digest, installing, room_file
 from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.llama import SeedLlama
 from manyseeds.llm_track import sampling, tasks
 from manyseeds.locks import alone
+from manyseeds.optim import SeedAdam
 from manyseeds.process import ENDING, exit_reason, resolve_device
 from manyseeds.progress import console
-from manyseeds.record import is_finished, model_files
+from manyseeds.record import consecutive, is_finished, model_files
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
+from manyseeds.seeds import SeedStreams
 from manyseeds.untrusted import check_within, read_header, read_json
 from manyseeds.writing import replace_folder
 
@@ -62,6 +66,7 @@ TOLERANCE = 0.02  # standard deviations of the logits, of the same check
 Row = TypeVar("Row", tasks.Problem, tasks.Preference)
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
+AT_ONCE = 5  # base models of other seeds that are made, and lost by an interrupt
 
 
 @dataclass(frozen=True)
@@ -130,75 +135,99 @@ def tiny_config(tokenizer: Any, width: int = 64, layers: int = 2) -> Any:
     )
 
 
-def make_base(task: tasks.Task, base: Base, seed: int, folder: Path) -> None:
-    """Pretrain a base model on a task's text, by next-token prediction, and save it."""
+def make_bases(task: tasks.Task, base: Base, seeds: Sequence[int], folders: Sequence[Path]) -> None:
+    """Pretrain a base model from each seed, by next-token prediction on a task's text; save them.
+
+    They are one batch; a seed has the same bits alone and on every machine.
+    """
     from transformers import LlamaForCausalLM
 
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
     tokenizer = tiny_tokenizer()
-    model = LlamaForCausalLM(tiny_config(tokenizer, base.width, base.layers))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=BASE_LEARNING_RATE)
+    template = LlamaForCausalLM(tiny_config(tokenizer, base.width, base.layers))
+    model = SeedLlama.of_models([template] * len(seeds))
+    streams = SeedStreams(seeds, "init")
+    with torch.no_grad():
+        for name, weights in model.views().items():
+            if "norm" not in name:
+                normal = streams.normal(*weights.shape[1:])
+                weights.copy_(normal * template.config.initializer_range)
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    optimizer = SeedAdam(model)
     steps = base.steps or task.base_steps
     for step in range(steps):
-        drawn = (task.text(rng, base.demonstrations) for _ in range(BASE_BATCH))
-        texts = [text + tokenizer.eos_token for text in drawn]
-        batch = tokenizer(texts, padding=True, return_tensors="pt", padding_side="right")
-        ids, mask = batch["input_ids"], batch["attention_mask"].bool()
-        logits = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits
-        targets = ids[:, 1:].masked_fill(~mask[:, 1:], -100)
-        loss = nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), targets)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = BASE_LEARNING_RATE * (1 - step / steps)
-        optimizer.step()
-        optimizer.zero_grad()
-    save(model, tokenizer, folder)
+        texts = [[task.text(rng, base.demonstrations) for _ in range(BASE_BATCH)] for rng in rngs]
+        batch = texts_of(tokenizer, texts)
+        logprobs, _ = llama.logprobs(model, batch, 1.0, entropies=False)
+        loss = -logprobs.sum((1, 2)) / batch.lengths.sum(1)
+        loss.sum().backward()
+        optimizer.step(BASE_LEARNING_RATE * (1 - step / steps), 1.0)
+    for s, folder in enumerate(folders):
+        template.load_state_dict(model.state_of(s))
+        save(template, tokenizer, folder)
+
+
+def texts_of(tokenizer: Any, texts: Sequence[Sequence[str]]) -> llama.Completions:
+    """Each seed's texts, of which the first token is the prompt; the last one ends the text."""
+    S, B, end = len(texts), len(texts[0]), [tokenizer.eos_token_id]
+    ids = tokenizer([x for own in texts for x in own], add_special_tokens=False)["input_ids"]
+    rows = [torch.tensor(x + end) for x in ids]
+    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).view(S, B, -1)
+    lengths = torch.tensor([len(x) for x in ids]).view(S, B)  # without the first, with the end
+    return llama.Completions(tokens[..., :1], torch.ones_like(lengths), tokens[..., 1:], lengths)
 
 
 @boundary
 def store_of(name: str, config: LanguageConfig) -> Path:
     """Where a model of the run's task, as today's code makes it, is kept."""
-    kind = name.removeprefix("tiny-") if name in tasks.SCRIPTS else "tiny"
+    kind = "base" if name in BASES else name.removeprefix("tiny-")
     origins = tasks.made_origins(name, config.task)
     digest = code_digest([*origins, *LanguageRun.kind_origins()])
     return Path(config.results) / "models" / f"{kind}-{digest}"
 
 
-def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> Path:
-    """The folder of a model of tasks.MADE for the run's task, which is made at first use.
+def find_made(
+    name: str, config: LanguageConfig, processes: Processes, seeds: Sequence[int] = (0,)
+) -> list[Path]:
+    """The folders of a model of tasks.MADE for the run's task, of each of some seeds of the run.
 
-    seed: of the run. Each has a tiny-reward of its own; with `--initial-per-seed` all else, too.
+    Those that are missing are made at once. Each seed has a tiny-reward of its own; with
+    `--initial-per-seed` all else, too.
     """
-    task, initial = tasks.make(config.task), seed if config.initial_per_seed else 0
+    task, own = tasks.make(config.task), config.initial_per_seed
+    wanted = seeds if own or name == tasks.REWARD else [0] * len(seeds)
+    own |= name == "tiny"  # what all seeds share is that of seed 0
     store = store_of(name, config)
     check_within(store, Path(config.results))
-    suffix = f"-{initial}" if initial else ""
     if name in BASES:
-        folder = store / f"{name.removeprefix('tiny-')}-{task.id}{suffix}"
+        folders = {s: store / f"{name.removeprefix('tiny-')}-{task.id}-{s}" for s in wanted}
         with processes.main_first(), alone(store):
-            if not (folder / "config.json").exists():
-                make_base(task, BASES[name], initial, folder)
-        return folder
-    algo, own = tasks.SCRIPTS.get(name, ("sft",))[-1], seed if name == tasks.REWARD else initial
-    flags = ["--name", name + suffix]
-    if name in tasks.SCRIPTS:
-        flags += ["--model", str(find_made("tiny", config, processes, seed).resolve())]
-    elif initial:
-        flags += ["--initial-per-seed"]
-    flags += ["--first-seed", str(own)]
-    part = store / "runs" / task.id / algo / (name + suffix) / f"seeds-{own:03d}-{own:03d}"
+            missing = [s for s, x in folders.items() if not (x / "config.json").exists()]
+            for k in range(0, len(missing), AT_ONCE):
+                some = missing[k : k + AT_ONCE]
+                make_bases(task, BASES[name], some, [folders[s] for s in some])
+        return [folders[s] for s in wanted]
+    algo = tasks.SCRIPTS.get(name, ("sft",))[-1]
+    run = store / "runs" / task.id / algo / (f"{name}-own" if own else name)
+    flags = ["--name", run.name, *(["--initial-per-seed"] if own else [])]
+    parts = {s: run / f"seeds-{s:03d}-{s:03d}" for s in wanted}
     with processes.main_first(), alone(store):
-        if not is_finished(part, with_weights=True):
-            run_script(f"{algo}.py", config, store, *flags)
-    return part / "model"
+        missing = [s for s, x in parts.items() if not is_finished(x, with_weights=True)]
+        for first, *others in consecutive(missing):
+            numbers = ["--first-seed", str(first), "--seeds", str(1 + len(others))]
+            run_script(f"{algo}.py", config, store, *flags, *numbers)
+    return [parts[s] / "model" for s in wanted]
+
+
+def make(name: str, config: LanguageConfig, processes: Processes, seeds: Sequence[int]) -> None:
+    """Make what some seeds of a run lack of a model of tasks.MADE, at once; of others nothing."""
+    if name in tasks.MADE:
+        find_made(name, config, processes, seeds)
 
 
 def run_script(script: str, config: LanguageConfig, results: Path, *flags: str) -> None:
-    """Run another script of the track on the run's task, with its own defaults, for one seed."""
+    """Run another script of the track on the run's task, with its own defaults."""
     command = [f"llm_track/{script}", "--task", config.task, "--results", str(results)]
-    command += ["--seeds", "1", "--threads", str(config.threads), "--quiet"]
+    command += ["--threads", str(config.threads), "--quiet"]
     command += ["--evaluations", "1", *flags]
     if not config.quiet:
         console.print(f"once: python {' '.join(command)}")
@@ -341,7 +370,7 @@ def find(
 ) -> str:
     """The folder, or the hub name, that a model's name stands for. seed: of the run."""
     if name in tasks.MADE:
-        return str(find_made(name, config, processes, seed))
+        return str(find_made(name, config, processes, [seed])[0])
     return located(name, what)
 
 

@@ -61,23 +61,7 @@ class SeedModel(Kept):
     @classmethod
     def of_models(cls, each: Sequence[Any], tokenizer: Any) -> Self:
         """One seed for each of some models of transformers."""
-        config, scalar = each[0].config, hasattr(each[0], "score")
-        seeds = SeedLlama(
-            len(each),
-            config.vocab_size,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_hidden_layers,
-            config.num_attention_heads,
-            config.head_dim,
-            config.rms_norm_eps,
-            config.rope_parameters["rope_theta"],
-            config.tie_word_embeddings,
-            scalar,
-        )
-        for s, model in enumerate(each):
-            seeds.set_seed(s, model.state_dict())
-        return cls(seeds.to(each[0].device), tokenizer, each[0])
+        return cls(SeedLlama.of_models(each), tokenizer, each[0])
 
     @property
     def config(self) -> Any:
@@ -360,6 +344,7 @@ AnyModel = SeedModel | HubModel
 def load_policy(config: Any, run: Any) -> AnyModel:
     """What `--model` names, for all seeds of a run."""
     seeds = run.seeds if config.initial_per_seed else run.seeds[:1]
+    models.make(config.model, config, run.processes, seeds)
     each = [models.load_model(config, run.device, run.processes, seed) for seed in seeds]
     model, tokenizer = each[0]
     if together(config):
@@ -375,9 +360,10 @@ def of_seeds(each: Sequence[Any], run: Any) -> list[Any]:
 def load_scalars(name: str, config: Any, policy: AnyModel, run: Any, what: str) -> AnyModel:
     """A model with a scalar head for each seed: `models.load_scalar`."""
     differ = name == tasks.REWARD or config.initial_per_seed
+    seeds = run.seeds if differ else run.seeds[:1]
+    models.make(name, config, run.processes, seeds)
     each = [
-        models.load_scalar(name, config, run.device, run.processes, what, seed)
-        for seed in (run.seeds if differ else run.seeds[:1])
+        models.load_scalar(name, config, run.device, run.processes, what, seed) for seed in seeds
     ]
     if isinstance(policy, SeedModel):
         return SeedModel.of_models(of_seeds(each, run), policy.tokenizer)

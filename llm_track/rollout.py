@@ -372,7 +372,7 @@ def sample_metrics(
         torch.stack([*sums, *tokens, signal])
     )
     metrics = {name: x / count for name, x in zip(columns, means, strict=True)}
-    if G > 1:
+    if G > 1 and getattr(run.config, "learn_from", "all") == "all":  # RLOO's others need no group
         run.look_for_signal(signal > 0, partial(no_signal, metrics))
     return {**metrics, **own_metrics(rollout, graded, run), "entropy": entropy / length}
 

@@ -901,7 +901,7 @@ class TaskConfig(LanguageConfig):
         task = (
             [f"manyseeds.llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
         )
-        initial = {getattr(self, name, "") for name in MODELS} & {"tiny", REWARD, TEACHER}
+        initial = {getattr(self, name, "") for name in MODELS} & {*MADE}
         made = (made_origins(name, self.task) for name in sorted(initial))
         initial_origins = dict.fromkeys(x for part in made for x in part)
         return [*super().origins(), *own, *task, *initial_origins]
@@ -952,10 +952,10 @@ SCRIPTS = {REWARD: ("sft", "reward_model"), TEACHER: ("sft", "grpo")}
 
 def made_origins(name: str, task: str) -> list[str]:
     """Where the code begins that makes a model of a generated task."""
-    scripts = SCRIPTS.get(name, ("sft",))
+    scripts = () if name in BASES else SCRIPTS.get(name, ("sft",))
     parts = ("train", "Config", "Config()", f"PRESETS[{task}]")
     return [
-        "manyseeds.llm_track.models:make_base",
+        "manyseeds.llm_track.models:make_bases",
         *(f"manyseeds.llm_track.{script}:{part}" for script in scripts for part in parts),
         f"manyseeds.llm_track.tasks:GENERATED[{task}]",
     ]

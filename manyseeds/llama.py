@@ -13,9 +13,9 @@ histories once, and a seed to the same bits whatever else is in the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,27 @@ class SeedLlama(nn.Module):
         size = sum(math.prod(shape) for shape in self.shapes().values())
         self.flat = nn.Parameter(torch.zeros(seeds, 1, -(-size // LANES) * LANES))
         self.register_buffer("frequencies", frequencies(self.head_size, theta), persistent=False)
+
+    @classmethod
+    def of_models(cls, each: Sequence[Any]) -> Self:
+        """One seed for each of some models of transformers, of one architecture."""
+        config, scalar = each[0].config, hasattr(each[0], "score")
+        seeds = cls(
+            len(each),
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            config.head_dim,
+            config.rms_norm_eps,
+            config.rope_parameters["rope_theta"],
+            config.tie_word_embeddings,
+            scalar,
+        )
+        for s, model in enumerate(each):
+            seeds.set_seed(s, model.state_dict())
+        return seeds.to(each[0].device)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The parameters of a seed in their order; matrices are [in, out]."""

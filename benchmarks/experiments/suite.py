@@ -685,13 +685,16 @@ SUITES = {
         *(
             language(algo, task)
             for task, algos in (
-                ("addition", ("rlhf_ppo", "rloo", "reinforce_pp", "gspo", "cispo", "distill")),
+                (
+                    "addition",
+                    ("rlhf_ppo", "rloo", "reinforce_pp", "gspo", "cispo", "dapo", "distill"),
+                ),
                 ("mixed", ("grpo", "dr_grpo", "dapo")),
                 ("countdown", ("grpo", "dapo")),
             )
             for algo in algos
         ),
-        *(language("dapo", "addition", 10, settings) for settings in ({}, *DAPO_SWITCHES)),
+        *(language("dapo", "addition", 30, {**OWN, **x}) for x in ({}, *DAPO_SWITCHES)),
         *(language("process_grpo", "addition", 5, settings) for settings in GRPO_MODES),
         *(language(*experiment) for experiment in EXPERIMENTS),
     ),

@@ -58,6 +58,7 @@ DOOR = ROOT / "benchmarks" / "portable_bits.py"
 ZIG = ROOT / ".venv-zig" / "bin" / "python"
 EXPECTED = Path(__file__).with_suffix(".json")
 TIMESTEPS = 2048
+BASE_STEPS = 3
 # PyTorch, NumPy and MKL compute as on a CPU without AVX-512.
 LIKE_AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -111,7 +112,11 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "llm_track/gspo addition": {"kl_coef": 0.04, "entropy_coef": 0.01},
     "llm_track/reinforce_pp addition": {},
     "llm_track/rlhf_ppo addition": {"prompts": 16, "group_size": 1},
-    "llm_track/sft addition": {"batch_size": 16, "max_new_tokens": 0},
+    # With base models that are made here, in BASE_STEPS.
+    "llm_track/sft addition": {
+        **{"batch_size": 16, "max_new_tokens": 0},
+        **{"model": "tiny-base", "initial_per_seed": True},
+    },
 }
 
 
@@ -190,6 +195,8 @@ def train(training: str, timesteps: int, way: Way) -> Digests:
 
 def train_language(training: str, way: Way) -> Digests:
     """The digests of a training of language models."""
+    from manyseeds.llm_track import models
+
     algo, _, task = training.removeprefix("llm_track/").partition(" ")
     module = importlib.import_module(f"manyseeds.llm_track.{algo}")
     small = {
@@ -207,8 +214,9 @@ def train_language(training: str, way: Way) -> Digests:
         policy, judge = (random_llama(Path(folder) / x, x == "judge") for x in ("policy", "judge"))
         shared = {**small, "reward_model": judge, "rules": False}
         settings = {name: x for name, x in shared.items() if hasattr(module.Config, name)}
-        settings |= {**TRAININGS[training], "model": policy, "task": task, "quiet": True}
-        settings |= {"threads": way.threads}
+        settings |= {"model": policy, **TRAININGS[training], "task": task, "quiet": True}
+        settings |= {"threads": way.threads, "results": folder}
+        models.BASES["tiny-base"] = models.Base(steps=BASE_STEPS)
         config = module.Config(**settings, checkpoint_interval=1e-9 if way.resumed else 1e9)
 
         def prepared() -> SeedsRun:

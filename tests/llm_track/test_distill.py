@@ -157,9 +157,9 @@ def test_a_teacher_can_teach(tmp_path: Path) -> None:
 def test_its_teacher_is_made(tmp_path: Path) -> None:
     """By GRPO, from tiny, at first use, and once."""
     config = distill.Config(results=str(tmp_path), quiet=True)
-    found = models.find_made(tasks.TEACHER, config, Processes())
+    (found,) = models.find_made(tasks.TEACHER, config, Processes())
     assert found.parts[-4] == "grpo"
     assert "tiny-teacher" in found.parts
     before = (found / "model.safetensors").stat().st_mtime_ns
-    assert models.find_made(tasks.TEACHER, config, Processes()) == found
+    assert models.find_made(tasks.TEACHER, config, Processes()) == [found]
     assert (found / "model.safetensors").stat().st_mtime_ns == before

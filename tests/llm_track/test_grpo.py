@@ -282,6 +282,9 @@ def test_rewards_by_hand(tokenizer: Any) -> None:
     config = config_of("dapo", **settings, overlong_cache=4)
     got = dapo.rewards_of(seeds, rollout, None, config)
     close(got, [[0.75, 1, -1.25, -2], [-2, -1.25, 1, 0.75]])
+    learned = rollout.mask & rollout.ended.unsqueeze(-1)
+    counted = dapo.of_overlong(rollout, learned, config)
+    assert {k: x.tolist() for k, x in counted.items()} == {"left_out": [1, 1], "punished": [3, 3]}
     config = config_of("dapo", **settings, overlong_cache=0)
     got = dapo.rewards_of(seeds, rollout, None, config)
     close(got, [[1.25, 1, -0.75, -1], [-1, -0.75, 1, 1.25]])
@@ -1259,13 +1262,13 @@ def test_right_and_wrong_are_the_only_rewards_of_what_is_learned_from(other: Any
 @pytest.mark.slow
 def test_every_base_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a few steps here, at rates annealed to 0; without the cold start of tiny."""
-    rates, step = [], torch.optim.AdamW.step
+    rates, step = [], models.SeedAdam.step
 
-    def spy(self: Any, *args: Any) -> Any:
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *args)
+    def spy(self: Any, lr: float, *args: Any) -> Any:
+        rates.append(lr)
+        return step(self, lr, *args)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    monkeypatch.setattr(models.SeedAdam, "step", spy)
     sizes = {"tiny-base": 137_984, "tiny-base-800": 137_984, "micro-base-3200": 19_776}
     assert tuple(models.BASES) == tasks.BASES
     for name, parameters in sizes.items():
@@ -1274,5 +1277,7 @@ def test_every_base_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         policy, _ = models.load_model(config, CPU, Processes())
         assert sum(p.numel() for p in policy.parameters()) == parameters
     assert rates == pytest.approx([2e-3, 2e-3 * 2 / 3, 2e-3 / 3] * 3)
-    folders = [path.name for path in models.store_of("tiny", config).iterdir() if path.is_dir()]
-    assert sorted(folders) == ["base-800-addition", "base-addition", "micro-base-3200-addition"]
+    folders = [path.name for path in models.store_of(name, config).iterdir() if path.is_dir()]
+    assert sorted(folders) == [
+        *("base-800-addition-0", "base-addition-0", "micro-base-3200-addition-0")
+    ]

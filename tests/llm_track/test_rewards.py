@@ -22,7 +22,7 @@ import torch
 from manyseeds import digest, user_code
 from manyseeds.cli import PUBLISHED, from_identity, identity, parse
 from manyseeds.errors import UsageError
-from manyseeds.llm_track import dapo, grpo, rewards, rlhf_ppo, tasks
+from manyseeds.llm_track import dapo, grpo, rewards, rlhf_ppo, rloo, tasks
 from manyseeds.llm_track.tasks import Graded, Problem
 from manyseeds.record import STALE, RunFolder, hash_of, is_finished, part_name
 from manyseeds.runs import set_aside
@@ -538,6 +538,18 @@ def test_ten_steps_without_a_signal_are_told_once(
     train(replace(config, prompts=2, group_size=size, seeds=2))
     error = capsys.readouterr().err
     assert error.count("\n") == error.count("in the first 10 steps all rewards of") == said
+
+
+@pytest.mark.usefixtures("few_samples", "eager")
+@pytest.mark.parametrize("side", ["all", "wrong"])
+def test_wrong_samples_alone_need_no_right_ones(
+    side: Any, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model of random weights is never right."""
+    small = {**SMALL, "total_samples": 12 * 2 * 2, "prompts": 2, "group_size": 2}
+    config = rloo.Config(**small, model=model, results=str(tmp_path), format_weight=0.0)
+    train(replace(config, learn_from=side), rloo)
+    assert ("in the first 10 steps" in capsys.readouterr().err) == (side == "all")
 
 
 @pytest.mark.parametrize(

@@ -875,13 +875,14 @@ def test_the_tiny_model_is_made_by_one_process_at_a_time(
     """Two commands that are started together on fresh results: one waits for the other."""
     made = []
 
-    def make_slowly(task: tasks.Task, base: models.Base, seed: int, folder: Path) -> None:
+    def make_slowly(task: tasks.Task, base: models.Base, seeds: Any, folders: Any) -> None:
         time.sleep(0.2)
-        made.append(folder)
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
+        made.extend(folders)
+        for folder in folders:
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr(models, "make_base", make_slowly)
+    monkeypatch.setattr(models, "make_bases", make_slowly)
     config = grpo.Config(model="tiny-base", results=str(tmp_path))
     asked = (config.model, config, Processes())
     threads = [threading.Thread(target=models.find_made, args=asked) for _ in range(3)]
@@ -996,28 +997,45 @@ def test_beyond_the_context_nothing_is_made(
     )
 
 
-def test_tiny_is_one_model_for_all_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the reward model has one for each."""
-    trained = []
+def test_what_is_missing_of_the_models_is_made_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiny is one model for all seeds, the reward model one for each."""
+    trained: list[tuple[str, ...]] = []
 
     def run_script(script: str, config: Any, results: Path, *flags: str) -> None:
         trained.append((script, *flags))
-        seed = int(flags[-1]) if "--first-seed" in flags else 0
-        part = results / "runs" / "addition" / script.removesuffix(".py") / flags[1]
-        (part / f"seeds-{seed:03d}-{seed:03d}" / "model").mkdir(parents=True, exist_ok=True)
+        (first, count) = (int(flags[flags.index(x) + 1]) for x in ("--first-seed", "--seeds"))
+        for seed in range(first, first + count):
+            part = results / "runs" / "addition" / script.removesuffix(".py") / flags[1]
+            (part / f"seeds-{seed:03d}-{seed:03d}").mkdir(parents=True)
 
     monkeypatch.setattr(models, "run_script", run_script)
-    config = grpo.Config(results=str(tmp_path))
-    found = {seed: models.find_made("tiny", config, Processes(), seed) for seed in (0, 7)}
-    assert found[0] == found[7]
-    assert found[0].parent.name == "seeds-000-000"
-    rewards = {
-        seed: models.find_made(tasks.REWARD, config, Processes(), seed).parent.name
-        for seed in (0, 7)
-    }
-    assert rewards == {0: "seeds-000-000", 7: "seeds-007-007"}
-    assert {x[0] for x in trained} == {"sft.py", "reward_model.py"}
-    assert not any("--initial-per-seed" in x for x in trained)
+    monkeypatch.setattr(models, "is_finished", lambda part, with_weights: part.is_dir())
+
+    def parts(name: str, seeds: list[int], **settings: Any) -> list[str]:
+        config = grpo.Config(results=str(tmp_path), **settings)
+        found = models.find_made(name, config, Processes(), seeds)
+        return ["/".join(folder.parts[-4:-1]) for folder in found]
+
+    of_zero = "sft/tiny-own/seeds-000-000"
+    assert parts("tiny", [0, 7]) == [of_zero] * 2
+    own = ("--name", "tiny-own", "--initial-per-seed")
+    assert trained == [("sft.py", *own, "--first-seed", "0", "--seeds", "1")]
+    of_one = of_zero.replace("000", "001")
+    assert parts("tiny", [1, 0, 2, 7], initial_per_seed=True)[:2] == [of_one, of_zero]
+    assert trained[1:] == [
+        ("sft.py", *own, "--first-seed", "1", "--seeds", "2"),
+        ("sft.py", *own, "--first-seed", "7", "--seeds", "1"),
+    ]
+    name = "reward_model/tiny-reward"
+    assert parts(tasks.REWARD, [3, 4]) == [f"{name}/seeds-{x:03d}-{x:03d}" for x in (3, 4)]
+    assert parts(tasks.REWARD, [3], initial_per_seed=True) == [f"{name}-own/seeds-003-003"]
+    begun = ("reward_model.py", "--name")
+    assert trained[3:] == [
+        (*begun, "tiny-reward", "--first-seed", "3", "--seeds", "2"),
+        (*begun, "tiny-reward-own", "--initial-per-seed", "--first-seed", "3", "--seeds", "1"),
+    ]
 
 
 def test_a_seed_may_have_an_initial_model_of_its_own(
@@ -1041,14 +1059,6 @@ def test_a_seed_may_have_an_initial_model_of_its_own(
     assert torch.equal(shared[0], shared[1])
     assert torch.equal(shared[0], together[0])
 
-    asked = []
-    monkeypatch.setattr(models, "run_script", lambda *words: asked.append(words[3:]))
-    for name in ("tiny", tasks.REWARD):
-        models.find_made(name, own, Processes(), 3)
-    tiny = ("--name", "tiny-3", "--initial-per-seed", "--first-seed", "3")
-    assert asked[0] == asked[1] == tiny
-    assert asked[2][:2] == ("--name", f"{tasks.REWARD}-3")
-    assert asked[2][3].endswith("sft/tiny-3/seeds-003-003/model")
     with pytest.raises(UsageError, match="--initial-per-seed: --model x is one model"):
         grpo.Config(model="x", initial_per_seed=True)
 
