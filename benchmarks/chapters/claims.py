@@ -41,6 +41,7 @@ from manyseeds.benchmarks.chapters.differences import (
     Verdicts,
     answer,
     answered,
+    at_ceiling,
     claim_word,
     compared,
     corrected,
@@ -55,6 +56,7 @@ from manyseeds.benchmarks.chapters.origins import command_text, commands
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     ABLATED,
+    BUDGETS,
     DISCOUNTS,
     EQUAL_EPISODES,
     GROUP_SIZES,
@@ -118,10 +120,10 @@ def finder(results: Sequence[Result]) -> Find:
 
 
 ABOUT = (
-    "Claims of papers on control that can be tested in minutes; learning speed is the mean return "
-    "until the common budget of an environment, and its margin that of the learning speed over a "
-    "whole training. What decides the claims on discounts and groups was stated before the runs "
-    "that vary these were trained; the others rest on runs that were known. "
+    "Claims of papers on control that can be tested in minutes. Learning speed until the common "
+    "budget of an environment is the mean return until then, and its margin that of the learning "
+    "speed over a whole training. What decides the claims on discounts and on sizes of groups was "
+    "stated before the runs that vary these were trained; the others rest on runs that were known. "
     f"{MARGINS_SINCE}"
 )
 
@@ -191,28 +193,32 @@ def contrasts_of(
     about: str,
     measure: str = "early",
     meaning: Mapping[str, Answer] = BETTER,
-    beside: Mapping[str, Sequence[Contrast]] | None = None,
+    beside: Mapping[str, Mapping[str, Sequence[Contrast]]] | None = None,
+    tells: bool = True,
 ) -> Iterator[Block]:
     """The card of a claim on pairs of runs, by environment; nothing without any pair.
 
-    measure: of `MEASURES`, or early, `early_speed`. meaning: of the words of verdicts, where it is
-    not that the first side is better. beside: pairs that decide nothing, with names of their own;
-    their p-values are not corrected.
+    measure: of `NAMED`. meaning: of the words of verdicts, where it is not that the first side is
+    better. beside: by measure, pairs that decide nothing; their p-values are not corrected. tells:
+    whether equal scores at the ceiling of the second side (`at_ceiling`) decide, too.
     """
-    deciding, others = known(contrasts), known(beside or {})
-    sides = deciding | others
+    by = NAMED[measure]
+    deciding, sides = known(contrasts), known(contrasts)
+    aside: dict[tuple[str, str], Parity | None] = {}
+    for other_measure, pairs in (beside or {}).items():
+        for (env, label), pair in known(pairs).items():
+            name_of_measure = "" if other_measure == measure else f", by {NAMED[other_measure]}"
+            key = env, f"{label}{name_of_measure}"
+            sides[key], aside[key] = pair, judge(pair, other_measure)
     if not sides:
         return
-    early = measure == "early"
-    by = "learning speed until the common budget" if early else MEASURES[measure]
-
-    def judge(pairs: Mapping[tuple[str, str], Runs]) -> dict[tuple[str, str], Parity | None]:
-        return {
-            key: early_parity(*pair) if early else parity_of(*pair, measure)
-            for key, pair in pairs.items()
-        }
-
-    verdicts, aside = judge(deciding), judge(others)
+    verdicts = {key: judge(pair, measure) for key, pair in deciding.items()}
+    silent = {
+        key: verdict
+        for key, verdict in verdicts.items()
+        if not tells and at_ceiling(verdict, key[0], deciding[key][1].algo)
+    }
+    verdicts = {key: verdict for key, verdict in verdicts.items() if key not in silent}
     columns = ("environment", "comparison", "n", by, "claim")
     runs = {x.run.path: x.run for pair in sides.values() for x in pair}
 
@@ -225,6 +231,9 @@ def contrasts_of(
         judged = with_p(verdicts, p)
         answers = [answer(verdict, meaning) for verdict in judged.values()]
         rows = [row(*key, judged[key], word) for key, word in zip(judged, answers, strict=True)]
+        rows += [
+            row(*key, verdict, "not tested, at the ceiling") for key, verdict in silent.items()
+        ]
         rows += [
             row(*key, verdict, f"{answer(verdict, meaning)}, decides nothing")
             for key, verdict in aside.items()
@@ -240,12 +249,24 @@ def contrasts_of(
             *commands([*runs.values()]),
         ]
         if not answers:
-            return Claim(claim, "not tested", UNTESTED, None, details, source)
-        return answered(claim, source, answers, f"by {by}", figure, details, judged.values())
+            why = CEILING if silent else UNTESTED
+            return Claim(claim, "not tested", why, None, details, source)
+        found = answered(claim, source, answers, f"by {by}", figure, details, judged.values())
+        if not silent:
+            return found
+        where = " and ".join(env for env, _ in silent)
+        return replace(found, number=f"{text_of(found.number)}; not tested on {where}: {CEILING}")
 
     yield tested(p_of(verdicts), card)
 
 
+def judge(pair: Runs, measure: str) -> Parity | None:
+    """The verdict on two runs by a measure of `NAMED`."""
+    return early_parity(*pair) if measure == "early" else parity_of(*pair, measure)
+
+
+NAMED = {"early": "learning speed until the common budget", **MEASURES}
+CEILING = "both sides are at the ceiling, where equal scores say nothing"
 UNTESTED = "the runs that decide are not there"
 
 
@@ -279,66 +300,99 @@ def without_critic(find: Find) -> Iterator[Block]:
 
 def beside_ppo(find: Find) -> Iterator[Block]:
     """What is claimed of GRPO and REINFORCE beside PPO."""
-    ppo = {env: find("ppo", env) for env in (*LONG, SHORT, SPARSE)}
-    reinforce = {env: find("reinforce", env) for env in ppo}
-    outcome = {env: find("grpo", env, **OUTCOME) for env in (*LONG, SHORT)}
-    to_go = {env: find("grpo", env) for env in ppo}
-    limits = ", ".join(f"{envs.make(env).spec.time_limit} on {env}" for env in ppo)
+
+    def at(algo: str, env: str, **settings: Any) -> Result | None:
+        """A run with the budget of GRPO's preset."""
+        return find(algo, env, total_timesteps=BUDGETS[env], **settings)
+
+    ppo = {env: at("ppo", env) for env in BUDGETS}
+    reinforce = {env: at("reinforce", env) for env in (*LONG, SHORT)}
+    outcome = {env: at("grpo", env, **OUTCOME) for env in (*LONG, SHORT)}
+    to_go = {env: at("grpo", env) for env in BUDGETS}
+    limits = ", ".join(f"{envs.make(env).spec.time_limit} on {env}" for env in BUDGETS)
+    budgets = f"{', '.join(f'{n:,} timesteps on {env}' for env, n in BUDGETS.items())}"
+    equal = (
+        f"All train for GRPO's own budget ({budgets}); PPO's learning rate is annealed over as "
+        "many. Until 2026-11-30 learning speed until the common budget decided, a third of this or "
+        "half: the measure was changed when the runs were known."
+    )
+    long = {
+        env: [
+            ("PPO against GRPO", ppo[env], outcome[env]),
+            ("PPO against REINFORCE", ppo[env], reinforce[env]),
+        ]
+        for env in LONG
+    }
     yield from contrasts_of(
         "claims-critic",
-        "Without a critic, policy gradients learn more slowly than PPO, except on CartPole, whose "
-        "horizon is short.",
+        'Without a critic, policy gradients end below PPO where horizons are long: "all '
+        'critic-free baselines underperform PPO", except where they are short.',
         DE_OLIVEIRA,
-        {
-            env: [
-                ("PPO against GRPO", ppo[env], outcome[env]),
-                ("PPO against REINFORCE", ppo[env], reinforce[env]),
-            ]
-            for env in LONG
-        },
-        f"{ESTIMATOR} PPO, GRPO and REINFORCE with their presets: PPO's are tuned, of the others "
-        "few. That CartPole's horizon is short is the paper's word, and no horizon is varied here: "
-        f"episodes have up to so many steps: {limits}. {SPARSE} decides nothing: as long as no "
-        "episode of a group reaches the goal, GRPO has nothing to learn from, whatever the "
-        "horizon.",
+        long,
+        f"{ESTIMATOR} {equal} Other settings are those of the presets: PPO's are tuned, of the "
+        "others few. That CartPole's horizon is short is the paper's word, and no horizon is "
+        f"varied here: episodes have up to so many steps: {limits}. {SPARSE} decides nothing: as "
+        "long as no episode of a group reaches the goal, GRPO has nothing to learn from, whatever "
+        "the horizon.",
+        measure="late",
         beside={
-            env: [("PPO against GRPO, returns-to-go", ppo[env], to_go[env])]
-            for env in (*LONG, SPARSE)
+            "late": {
+                env: [("PPO against GRPO, returns-to-go", ppo[env], to_go[env])]
+                for env in (*LONG, SPARSE)
+            },
+            "auc": long,
         },
     )
     large = LARGE_MINIBATCHES[0]
+    short = [
+        (f"GRPO against PPO, minibatches of {large['minibatch_size']}", at("grpo", SHORT, **large)),
+        ("REINFORCE against PPO", reinforce[SHORT]),
+    ]
+    others = [
+        ("GRPO against PPO, minibatches of the preset", outcome[SHORT]),
+        ("GRPO against PPO, returns-to-go", to_go[SHORT]),
+    ]
+
+    def beside_ppo_on_short(
+        runs: Sequence[tuple[str, Result | None]],
+    ) -> dict[str, list[Contrast]]:
+        return {SHORT: [(label, run, ppo[SHORT]) for label, run in runs]}
+
     yield from contrasts_of(
         "claims-short",
-        "On CartPole, policy gradients without a critic learn no more slowly than PPO.",
+        'On CartPole, policy gradients without a critic end no lower than PPO: "except in '
+        'short-horizon environments like CartPole where episodic returns can be effective".',
         DE_OLIVEIRA,
-        {
-            SHORT: [
-                ("GRPO against PPO", outcome[SHORT], ppo[SHORT]),
-                ("REINFORCE against PPO", reinforce[SHORT], ppo[SHORT]),
-            ]
-        },
-        f"{ESTIMATOR} All with their presets, but for GRPO's minibatches in one row. Equivalent is "
-        "true, too.",
+        beside_ppo_on_short(short),
+        f"{ESTIMATOR} It has minibatches of {large['minibatch_size']} here: those of the preset "
+        "were chosen for returns-to-go, and most seeds fail with them. "
+        f"{equal} Equivalent is true, too: it is what the sentence says. PPO ends at the ceiling "
+        "there, so that by late score nothing could be better.",
+        measure="late",
         meaning=AS_GOOD,
-        beside={
-            SHORT: [
-                ("GRPO against PPO, returns-to-go", to_go[SHORT], ppo[SHORT]),
-                (
-                    f"GRPO against PPO, minibatches of {large['minibatch_size']}",
-                    *(find("grpo", SHORT, **large), ppo[SHORT]),
-                ),
-            ]
-        },
+        beside={"late": beside_ppo_on_short(others), "auc": beside_ppo_on_short(short + others)},
+    )
+    groups, presets = (
+        {
+            env: [("groups against PPO", run("grpo", env, std="none"), run("ppo", env))]
+            for env in ABLATED
+        }
+        for run in (at, find)
     )
     yield from contrasts_of(
         "claims-group-gradient",
-        "Compared with its group, an action needs no critic: the group matches or outperforms PPO.",
+        'A group of parallel simulations replaces the critic: it "matches or outperforms PPO".',
         CHEN,
-        {env: [("groups against PPO", find("grpo", env, std="none"), ppo[env])] for env in ABLATED},
+        groups,
         "GRPO with its preset, but without its division by the group's deviation (--std none), "
-        "which is the paper's estimator but for details, and PPO with its preset. Equivalent is "
-        "true, too.",
+        "which is the paper's estimator but for details, and PPO with its preset. The paper has "
+        "many parallel environments, and argues that a group makes better use of them; here a "
+        f"group has as many episodes as the preset says, 8 to 16. {equal} Equivalent is true, too, "
+        "except where PPO is at the ceiling.",
+        measure="late",
         meaning=AS_GOOD,
+        beside={"auc": groups, "early": presets},
+        tells=False,
     )
 
 
@@ -369,7 +423,7 @@ def discounts(find: Find) -> Iterator[Block]:
         f"{steps} steps or more count as equal, since their discounted returns differ by less than "
         f"{grpo.EQUAL:g} of them: a group of these has no signal. Of returns-to-go, {low:g} only "
         "shortens how far ahead an action is credited.",
-        beside=beside,
+        beside={"early": beside},
     )
 
 
@@ -393,7 +447,11 @@ def group_sizes(find: Find) -> Iterator[Block]:
             for env in ABLATED
         }
 
-    starts = "In the paper groups mix episodes of different starts, here they have one start."
+    starts = (
+        'The paper says that "smaller group sizes outperform larger ones", of groups that "mix '
+        'unrelated episodes"; here the episodes of a group have one start, so this is a question '
+        "of our own."
+    )
     for name, claim, sizes, names, about in (
         (
             "claims-group-size",
@@ -412,7 +470,8 @@ def group_sizes(find: Find) -> Iterator[Block]:
     ):
         deciding, beside = (contrasts(sizes, names, *x) for x in ESTIMATORS)
         about = f"{ESTIMATOR} GRPO with its preset, except that {about} {starts}"
-        yield from contrasts_of(name, claim, DE_OLIVEIRA, deciding, about, beside=beside)
+        source = f"{OURS}, after {DE_OLIVEIRA}"
+        yield from contrasts_of(name, claim, source, deciding, about, beside={"early": beside})
 
 
 def in_turn(runs: Sequence[tuple[str, Result | None]], note: str = "") -> list[Contrast]:
@@ -826,8 +885,7 @@ def few_seeds(results: Sequence[Result]) -> Iterator[Block]:
     drawn = Text(
         "Learning speed (AUC) of the presets' runs with "
         f"{MANY} seeds or more: two groups of so many of their seeds are drawn {SPLITS:,} times, "
-        "without common seeds, and tested at 5%. Whatever differs, differs by chance. n of a "
-        "difference: runs."
+        "without common seeds, and tested at 5%. All differences are chance; n counts runs."
     )
     share = "share of pairs of groups that are called different"
     beyond = np.array(called["t-test", FEW[0]]) - PROMISED

@@ -28,6 +28,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     cells_of,
     walk,
 )
+from manyseeds.benchmarks.experiments.verdicts import CEILINGS
 from manyseeds.benchmarks.store.results import p_text
 from manyseeds.errors import printable
 from manyseeds.plots import Difference
@@ -209,6 +210,14 @@ def opened(blocks: Sequence[Block]) -> list[Block]:
 def answer(verdict: Parity | None, meaning: Mapping[str, Answer]) -> Answer:
     """What a verdict says of a claim. meaning: of the words that decide."""
     return meaning.get(verdict.word, "undecided") if verdict else "undecided"
+
+
+def at_ceiling(verdict: Parity | None, env: str, other: str) -> bool:
+    """Whether late scores are as alike as those of another algorithm of SB3's and `other` are there
+    (`experiments.verdicts`), or all equal: that an algorithm is as good then says nothing."""
+    if verdict is None or verdict.word not in ("equivalent", "saturated"):
+        return False
+    return verdict.word == "saturated" or other in CEILINGS.get(env, ())
 
 
 def lies_above(a: Estimate, b: Estimate) -> Answer:
