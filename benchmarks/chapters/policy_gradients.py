@@ -37,6 +37,7 @@ from manyseeds.benchmarks.chapters.differences import (
     Verdicts,
     answer,
     answered,
+    at_ceiling,
     compared,
     corrected,
     judged,
@@ -426,11 +427,13 @@ SUPERVISION_ABOUT = Text(
 )
 CRITIC_ABOUT = Text(
     "A comparison counts also where no group has a gradient: whether the episodes of a group "
-    "differ is part of the claim."
+    "differ is part of the claim. It is not tested where both sides are at the ceiling, where PPO "
+    "and another algorithm of SB3's score the same, too: equal scores say nothing there."
 )
 # Claim, its source, name of its table, pairs of the advantage that it says is as good as or better
 # than the other, what their difference is called, what the verdicts on it and a side without a
-# gradient mean, and what else there is to say; for the critic, saturated sides are equally good.
+# gradient mean, and what else there is to say. ceiling: sides that are as alike as different
+# algorithms are there (`differences.at_ceiling`).
 GRPO_CLAIMS = (
     (
         "Comparing the episodes of a group replaces the critic: GRPO ends as high as PPO.",
@@ -438,12 +441,12 @@ GRPO_CLAIMS = (
         "grpo-critic",
         {"": (PLAIN, PPO_NAME)},
         "GRPO minus PPO",
-        {"better": "true", "equivalent": "true", "saturated": "true", "worse": "false"},
+        {"better": "true", "equivalent": "true", "ceiling": UNTESTED, "worse": "false"},
         CRITIC_ABOUT,
     ),
     (
-        "Advantages from the rewards of every step (process supervision) lead higher than those "
-        "from the return alone (outcome supervision).",
+        "Advantages from the rewards of every step (process supervision) lead to higher scores "
+        "than those from the return alone (outcome supervision).",
         GRPO,
         "grpo-process",
         {
@@ -455,7 +458,7 @@ GRPO_CLAIMS = (
         },
         "process minus outcome",
         {"better": "true", "equivalent": "false", "worse": "false"}
-        | {"saturated": UNTESTED, "no gradient": UNTESTED},
+        | {"ceiling": UNTESTED, "no gradient": UNTESTED},
         SUPERVISION_ABOUT,
     ),
 )
@@ -492,8 +495,8 @@ def grpo_claim(
         verdict, specs[key] = parity_of(ours, other, "late"), ours.spec
         if silent and "no gradient" in meaning:
             untested[key] = f"no gradient with {', '.join(silent)}"
-        elif answer(verdict, meaning) == UNTESTED:
-            untested[key] = verdict_text(verdict, ours.spec)
+        elif "ceiling" in meaning and at_ceiling(verdict, env, other.algo):
+            untested[key] = f"{verdict_text(verdict, ours.spec)}; both are at the ceiling"
         else:
             verdicts[key] = verdict
 

@@ -281,9 +281,13 @@ def decided(word: Any, monkeypatch: Patch) -> Runs:
     """Runs of every side of every claim on CartPole, which differ as the word says."""
     verdict = stats.Parity(word, stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
     monkeypatch.setattr(policy_gradients, "parity_of", lambda *_: verdict)
-    run = SimpleNamespace(spec=SimpleNamespace(random_score=0.0, reference_score=1.0))
-    pairs = [pair for about in GRPO_CLAIMS for pair in about[3].values()]
-    return {("CartPole-v1", name): run for pair in pairs for name in pair}
+    spec = SimpleNamespace(random_score=0.0, reference_score=1.0)
+    algos = {policy_gradients.PPO_NAME: "ppo"}
+    names = [name for about in GRPO_CLAIMS for pair in about[3].values() for name in pair]
+    return {
+        ("CartPole-v1", name): SimpleNamespace(spec=spec, algo=algos.get(name, "grpo"))
+        for name in names
+    }
 
 
 def test_a_side_without_a_gradient_tests_no_supervision(monkeypatch: Patch) -> None:
@@ -318,7 +322,16 @@ def test_equal_scores_of_all_seeds_test_no_supervision(monkeypatch: Patch) -> No
     runs = decided("saturated", monkeypatch)
     claim = grpo_claim(*GRPO_CLAIMS[1], runs, dict.fromkeys(runs, 0.5))
     assert [row[-1] for row in tables_of([claim])["grpo-process"]] == ["not tested"] * 2
-    assert grpo_claim(*GRPO_CLAIMS[0], runs, {}).verdict == "holds"
+    claim = grpo_claim(*GRPO_CLAIMS[0], runs, {})
+    assert claim.verdict == "not tested"
+    assert tables_of([claim])["grpo-critic"][0][2].endswith("both are at the ceiling")
+
+
+def test_equal_scores_at_the_ceiling_do_not_replace_a_critic(monkeypatch: Patch) -> None:
+    """SB3's PPO and A2C score the same on CartPole, too."""
+    runs = decided("equivalent", monkeypatch)
+    claim = grpo_claim(*GRPO_CLAIMS[0], runs, {})
+    assert [row[-1] for row in tables_of([claim])["grpo-critic"]] == ["not tested"]
 
 
 def test_claims_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
