@@ -62,6 +62,7 @@ STORED: dict[str, Any] = {
         {
             **{"seed": int, "stage": NAME, "samples": int, **dict.fromkeys(MEASURES, float)},
             "curve": [{"samples": float, "pass@1": float}],  # from the beginning of the stage
+            "solved?": int,  # prompts that gave a demonstration
         }
     ],
 }
@@ -206,9 +207,16 @@ def scores(config: Config, seed: int) -> list[dict[str, Any]]:
         folder = folder_of(config, stage.name, seed)
         summary = read_json(folder / "summary.json")[stage.when]
         found = {name: summary[name] for name in MEASURES}
-        about = {"seed": seed, "stage": stage.name, "samples": stage.samples}
+        about: dict[str, Any] = {"seed": seed, "stage": stage.name, "samples": stage.samples}
+        if stage.when == "final" and "--demonstrations" in stage.flags:
+            about["solved"] = demonstrations(config, seed)
         rows.append({**about, **found, "curve": curve_of(folder) if stage.when == "final" else []})
     return rows
+
+
+def demonstrations(config: Config, seed: int) -> int:
+    """How many prompts the model after RL has solved; of each, one sample is learned from."""
+    return len(samples_of(config, seed).read_text(encoding="utf-8").splitlines())
 
 
 def curve_of(folder: Path) -> list[dict[str, float]]:

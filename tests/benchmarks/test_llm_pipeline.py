@@ -40,7 +40,7 @@ class Track:
     def __call__(self, command: Sequence[str]) -> None:
         self.commands.append(list(command))
         if command[0] == "llm_track/generate.py":
-            Path(flag(command, "--out")).write_text("")
+            Path(flag(command, "--out")).write_text("{}\n" * 3)
             return
         algo = Path(command[0]).stem
         seed = int(flag(command, "--first-seed"))
@@ -83,6 +83,8 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
     assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
     assert [name for name in STAGES if by_stage[name]["curve"]] == TRAINED
     assert by_stage["RL"]["curve"] == [{"samples": x, "pass@1": x / 200} for x in (0.0, 100.0)]
+    solved = {row["stage"]: row["solved"] for row in stored["rows"] if "solved" in row}
+    assert solved == {"rejection SFT": 3, "distillation": 3}
     check(stored, llm_pipeline.STORED, "")
 
     runs = {flag(c, "--name"): c for c in track.commands if "generate" not in c[0]}
