@@ -71,6 +71,7 @@ from manyseeds.benchmarks.store.studies import (
     against_text,
     measured,
     score_text,
+    verdict_against,
     worths_of_rows,
 )
 from manyseeds.benchmarks.store.tracks import Track, find_track
@@ -573,7 +574,8 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         for column in ("", f"final {search.measure}, mean", "chosen against it"):
             table.add_column(column)
         for name, worths in finals.items():
-            text = "" if name == WINNER else against_text(finals, name, spec)
+            verdict = verdict_against(finals, name, spec)
+            text = "" if name == WINNER else against_text(finals, name, spec, verdict)
             table.add_row(name, score_text(worths, spec), text)
         console.print(table)
         if note := stats.coverage_note([len(search.fresh)]):

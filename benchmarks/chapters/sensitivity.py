@@ -7,8 +7,9 @@ Evaluating Hyperparameter Sensitivity in Reinforcement Learning".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ from manyseeds.benchmarks.chapters.blocks import (
     Text,
     folded_if_long,
 )
-from manyseeds.benchmarks.chapters.differences import Verdicts, verdict_forest
+from manyseeds.benchmarks.chapters.differences import (
+    Verdicts,
+    corrected_verdicts,
+    verdict_forest,
+)
 from manyseeds.benchmarks.chapters.origins import folded_origins
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.store.methods import SCALE
@@ -53,7 +58,7 @@ from manyseeds.errors import UsageError, printable
 from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, plural, ranges
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Estimate, Floats
+from manyseeds.stats import Estimate, Floats, Parity
 from manyseeds.worth import counted
 
 MANY = 30  # configurations from which on a study says something of sensitivity
@@ -101,7 +106,7 @@ class Study:
 
     def check(self) -> None:
         """Read all that the page needs, so that a broken study raises here."""
-        search_rows(self)
+        search_rows(self, verdicts_of(self))
         part_is_stale(self.about)
         ranges(self.about["seeds"])
         if is_wide(self):
@@ -172,15 +177,15 @@ FOUND = (
 
 def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
     """Winners on fresh seeds, against the preset and SB3's defaults."""
-    rows = [row for study in studies for row in search_rows(study)]
+    judged = corrected_verdicts({k: v for study in studies for k, v in verdicts_of(study).items()})
+    rows = [row for study in studies for row in search_rows(study, judged)]
     verdicts: Verdicts = {}  # by what the winners are compared with
     for study in studies:
-        finals = measured(study.result, "final")
-        for name in [*finals][1:]:
+        for name in others_of(study):
             label = f"{study.env}, {display(study.algo)}, {search_text(study)}"
             own = verdicts.setdefault(name, {})
             label += f" ({study.path.name})" * (label in own)  # of another space
-            own[label] = verdict_against(finals, name, study.spec)
+            own[label] = judged[study.path, name, "final"]
     sentences = []
     for name, own in verdicts.items():
         words = [v.word for v in own.values() if v]
@@ -202,13 +207,33 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
             "become the preset since. Scores are mean final greedy returns with their 95% interval"
             + ("; of language models pass@1, of reward models accuracy. " * of_language or ". ")
             + "Differences are those of normalised scores, at the end and averaged over training "
-            "(the area under the learning curve)."
+            f"(the area under the learning curve). The p-values of all {len(judged)} of them are "
+            "corrected together (Holm, 1979); a figure's interval is of one difference, so that "
+            "it may exclude 0 where the verdict is undecided. There is no test of failures."
         )
         header = (FOUND[0] + " or task" * of_language, *FOUND[1:])
         yield folded_if_long("Every winner and its scores", Table("searches", header, rows))
 
 
-def search_rows(study: Study) -> list[tuple[Cell, ...]]:
+SearchVerdicts = Mapping[tuple[Path, str, str], Parity | None]  # by study, other and measure
+
+
+def others_of(study: Study) -> list[str]:
+    """What the winner is compared with."""
+    return [*measured(study.result, "final")][1:]
+
+
+def verdicts_of(study: Study) -> SearchVerdicts:
+    """Those on the winner of a study, each by a single test."""
+    return {
+        (study.path, name, measure): verdict_against(
+            measured(study.result, measure), name, study.spec, measure
+        )
+        for name, measure in product(others_of(study), ("final", "auc"))
+    }
+
+
+def search_rows(study: Study, judged: SearchVerdicts) -> list[tuple[Cell, ...]]:
     """The winner of a study against each of the others."""
     scores = {measure: measured(study.result, measure) for measure in ("final", "auc")}
     finals, spec = scores["final"], study.spec
@@ -220,9 +245,12 @@ def search_rows(study: Study) -> list[tuple[Cell, ...]]:
             score_text(finals[next(iter(finals))], spec),
             name,
             score_text(finals[name], spec),
-            *(against_text(worths, name, spec) for worths in scores.values()),
+            *(
+                against_text(worths, name, spec, judged[study.path, name, measure])
+                for measure, worths in scores.items()
+            ),
         )
-        for name in [*finals][1:]
+        for name in others_of(study)
     ]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import envs, stats, untrusted
+from manyseeds.benchmarks.experiments.verdicts import MARGIN, margin_at
 from manyseeds.benchmarks.store.results import Scores, parity, verdict_text
 from manyseeds.errors import UsageError
 from manyseeds.locks import Locks
@@ -150,26 +151,40 @@ def measured(result: Mapping[str, Any], measure: str) -> dict[str, list[Worth]]:
     return found
 
 
+def margin_for(spec: Scores | envs.EnvSpec, measure: str) -> float:
+    """The margin of a measure of `measured`: of the environment's late score for the final one, and
+    MARGIN of language models."""
+    known = isinstance(spec, envs.EnvSpec)
+    return margin_at(spec.id, "late" if measure == "final" else measure) if known else MARGIN
+
+
 def verdict_against(
-    worths: Mapping[str, Sequence[Worth]], name: str, spec: Scores | envs.EnvSpec
+    worths: Mapping[str, Sequence[Worth]],
+    name: str,
+    spec: Scores | envs.EnvSpec,
+    measure: str = "final",
 ) -> Parity | None:
     """The verdict on the first scores, those of what was chosen, against those of a name; None
-    where one of them is unknown, and as `parity`."""
+    where one of them is unknown, and as `parity`. measure: of both."""
     chosen, other = next(iter(worths.values())), worths[name]
     ours, theirs = (counted(side, spec.random_score) for side in (chosen, other))
     if np.isnan((*ours, *theirs)).any():
         return None
-    return parity(ours, theirs, spec, bool(unscored_text([*chosen, *other])))
+    imputed, margin = bool(unscored_text([*chosen, *other])), margin_for(spec, measure)
+    return parity(ours, theirs, spec, imputed, margin=margin)
 
 
 def against_text(
-    worths: Mapping[str, Sequence[Worth]], name: str, spec: Scores | envs.EnvSpec
+    worths: Mapping[str, Sequence[Worth]],
+    name: str,
+    spec: Scores | envs.EnvSpec,
+    verdict: Parity | None,
 ) -> str:
-    """The same as text."""
+    """A verdict of `verdict_against` as text."""
     both = (*next(iter(worths.values())), *worths[name])
     if np.isnan(counted(both, spec.random_score)).any():
         return "none (a score is unknown)"
-    return verdict_text(verdict_against(worths, name, spec), spec)
+    return verdict_text(verdict, spec)
 
 
 def score_text(worths: Sequence[Worth], spec: Scores | envs.EnvSpec) -> str:

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manyseeds import envs, plots
+from manyseeds import envs, plots, stats
 from manyseeds.benchmarks.chapters import claims, sensitivity
 from manyseeds.benchmarks.chapters.blocks import Figure, Heading, Outcome
-from manyseeds.benchmarks.store.studies import StudyFolder
+from manyseeds.benchmarks.experiments.verdicts import margin_at
+from manyseeds.benchmarks.store.studies import StudyFolder, margin_for
 from manyseeds.record import SCHEMA, seal
 from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, tables_of
@@ -133,6 +134,21 @@ def test_the_winners_that_end_better_are_counted(tmp_path: Path) -> None:
         "Against the preset, 1 of 1 winner scored better on fresh seeds, 0 worse. "
         "Against other, 0 of 1 winner scored better on fresh seeds, 1 worse."
     )
+
+
+def test_all_differences_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
+    """0.03 four times: each alone is below 0.05, all together are not."""
+    plant(tmp_path, "ppo", "CartPole-v1")
+    margins = []
+
+    def verdict(worths: Any, name: str, spec: Any, measure: str) -> stats.Parity:
+        margins.append(margin_for(spec, measure))
+        return stats.Parity("better", stats.Estimate(0.2, 0.1, 0.3, 30), 0.03)
+
+    monkeypatch.setattr(sensitivity, "verdict_against", verdict)
+    (outcome,) = (x for x in sensitivity.page(tmp_path) if isinstance(x, Outcome))
+    assert "Against the preset, 0 of 1 winner" in str(outcome.text)
+    assert set(margins) == {margin_at("CartPole-v1", measure) for measure in ("late", "auc")}
 
 
 def test_what_was_not_sampled_around_the_defaults_is_left_out(tmp_path: Path) -> None:
