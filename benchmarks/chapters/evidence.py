@@ -68,7 +68,7 @@ from manyseeds.benchmarks.store.results import (
 from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import plural, ranges
-from manyseeds.stats import RESAMPLES, Parity
+from manyseeds.stats import EQUIVALENCE_SEEDS, RESAMPLES, Parity
 from manyseeds.worth import FLOOR
 
 RULE = Items(
@@ -99,8 +99,12 @@ RULE = Items(
         "The rule is version 2, stated on 2026-11-27. The seeds published before had been judged "
         "by version 1, which had 10, 20, 30 and 60 seeds a side and a margin of 0.05 everywhere.",
         "Comparisons other than those with SB3 at the same settings, and revised verdicts, are "
-        "single tests with 95% intervals and p < 0.05. Their margins are those of the environment; "
-        f"{MARGIN} where it has none of its own, for searches and for language models. "
+        "single tests with 95% intervals and p < 0.05, unless their page corrects them. Their "
+        f"margins are those of the environment; {MARGIN} where it has none of its own and for "
+        f'language models. "Equivalent" takes {EQUIVALENCE_SEEDS} seeds a side there, and failure '
+        "rates are not compared: where none of these fails, one in ten may. "
+        '"Saturated" is said where all seeds of both sides score the same. It says only that, and '
+        "decides a claim only where its page says so. "
         f"{MARGINS_SINCE}",
     ]
 )

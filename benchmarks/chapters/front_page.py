@@ -59,7 +59,7 @@ KEY = Text(
     "the timesteps below it. Where an algorithm of the column trains for "
     "fewer, the score after as many follows, and after a semicolon that at the algorithm's own "
     "budget where that is larger. In bold are those that are not shown to score less than the best "
-    "of all that train for as many timesteps (95%). The sign is the verdict on "
+    "of all that train for as many timesteps (single tests at 95%). The sign is the verdict on "
     f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
     f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule "
     "requires, - does not apply, empty: not run."
