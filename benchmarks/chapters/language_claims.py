@@ -23,6 +23,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Figure,
     Heading,
     Items,
+    Link,
     Strong,
     Table,
     Text,
@@ -33,11 +34,17 @@ from manyseeds.benchmarks.chapters.differences import (
     NOTHING_COMPARED,
     Compared,
     compared,
-    comparison_table,
-    corrected,
-    judged,
-    tested,
     with_ps,
+)
+from manyseeds.benchmarks.chapters.language_cards import (
+    Applied,
+    Curve,
+    corrected,
+    effects_text,
+    judged,
+    late_rise,
+    opening,
+    tested,
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
@@ -48,6 +55,8 @@ from manyseeds.benchmarks.chapters.language_measures import (
     change,
     curves,
     curves_of,
+    gain_text,
+    gained,
     has_metric,
     measure,
     metric,
@@ -57,8 +66,18 @@ from manyseeds.benchmarks.chapters.language_measures import (
 from manyseeds.benchmarks.chapters.language_mechanisms import (
     law_section,
     random_section,
+    ranked,
     renewed_section,
     signs_section,
+)
+from manyseeds.benchmarks.chapters.language_runs import (
+    AS_PAIRS,
+    PARTS,
+    commands_of,
+    named,
+    of_base,
+    reward_name,
+    steps_of,
 )
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.experiments import suite
@@ -66,8 +85,9 @@ from manyseeds.benchmarks.measurements import llm_pipeline, planted_errors
 from manyseeds.benchmarks.store.methods import Method, by_seed
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import find_file, section_of
-from manyseeds.llm_track.models import BASES
-from manyseeds.llm_track.tasks import GENERATED
+from manyseeds.llm_track.evaluation import FINAL_PROMPTS, FINAL_SAMPLES
+from manyseeds.llm_track.models import BASES, CHARACTERS, Base
+from manyseeds.llm_track.tasks import TAGS, TEST_SHARE
 from manyseeds.record import plural
 from manyseeds.stats import Floats
 
@@ -79,7 +99,6 @@ DR_GRPO = "Liu et al., 2025, arXiv 2503.20783"
 GAO = "Gao et al., 2022, arXiv 2210.10760"
 YUE = "Yue et al., 2025, arXiv 2504.13837"
 TWO = "Wu et al., 2025, arXiv 2510.00977"
-ADDITION = GENERATED["addition"]
 
 Section = Callable[[Sequence[Method], Path], Iterable[Block]]
 
@@ -88,34 +107,66 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The whole page; nothing without any of its runs."""
     blocks = [*sections({title: write(found, results) for title, write in SECTIONS.items()})]
     if blocks:
+        yield methods_text([m for m in found if m.of_experiment])
         yield Text(
-            "Tiny models, and the claims of papers on large ones. A claim holds where all "
-            "differences that it is about lie on the side of 0 that it says. It holds in part "
-            "where some do. It does not hold where none does and one lies on the other side, and "
-            "is not shown otherwise; without a comparison that could decide it is not tested. "
+            "A claim holds where all differences that it is about lie on the side of 0 that it "
+            "says. It holds in part where some do. It does not hold where none does and one lies "
+            "on the other side, and is not shown otherwise; without a comparison that could decide "
+            "it, or where its treatment was not applied, it is not tested. "
             f"{SIDE_RULE}"
         )
     yield from corrected(blocks)
-    yield from still_rising(found)
+    yield from still_rising(found, results)
 
 
-RISING = ("task", "method", "n", "changed", "pass@1, mean [95%]", "gain in the last fifth")
+def parameters_of(base: Base) -> int:
+    """Of a model of `llm_track.models.tiny_config`, whose embeddings are tied."""
+    tokens, w = 3 + len(CHARACTERS) + len(TAGS), base.width
+    return tokens * w + base.layers * (4 * w**2 + 3 * 4 * w**2 + 2 * w) + w
 
 
-def still_rising(found: Sequence[Method]) -> Iterator[Block]:
-    """The trainings of the page that had not come to a plateau."""
+def methods_text(runs: Sequence[Method]) -> Text:
+    """Models, tasks, scores and seeds of the page's trainings."""
+    tiny, small = (f"{parameters_of(BASES[x]):,}" for x in ("tiny-base", SMALL_BASE))
+    counts = sorted({int(m.n) for m in runs})
+    seeds = " to ".join(str(x) for x in dict.fromkeys((counts[0], counts[-1]))) if counts else "no"
+    own = all(m.settings.get("initial_per_seed") for m in runs)
+    begun = "a model of its own, so that intervals contain that of initial models"
+    return Text(
+        "The claims are of papers on large models; what is tested here are tiny ones. A model is a "
+        f"Llama of {tiny} parameters that was made here, the small one of DeepSeek-R1's stages of "
+        f"{small}; a token is a character. It adds numbers of two digits, in ",
+        Code("rambling"),
+        " with thinking of free length and in ",
+        Code("checking"),
+        " with corrections. One prompt in "
+        f"{TEST_SHARE} is held out. pass@k is the chance that at least one of k samples at "
+        f"temperature 1 is right. Before and after a training it is that of {FINAL_PROMPTS} "
+        f"held-out prompts with {FINAL_SAMPLES} samples each, where a table says nothing else. A "
+        f"run has {seeds} seeds, where n says nothing else"
+        + (f", and each begins with {begun}. " if own else ". ")
+        + "The commands of all runs are under ",
+        Link("provenance", page="language-models.md", anchor="provenance"),
+        ".",
+    )
+
+
+RISING = ("task", "run", "n", "pass@1, mean [95%]", "gain in the last fifth")
+
+
+def still_rising(found: Sequence[Method], results: Path) -> Iterator[Block]:
+    """The trainings of the page that had not reached a plateau."""
     trained = [m for m in found if m.of_experiment and m.headline == "pass@1"]
-    rows = []
-    for m in trained:
-        samples, scores = m.curve("pass@1")
-        late = int(np.searchsorted(samples, 0.8 * samples[-1]))
-        rise = stats.mean_difference(scores[:, -1] - scores[:, late])
-        if rise.low > 0:
-            rows.append((*m.named, m.changed, m.text("pass@1"), rise.text(3, "+")))
+    rises = [
+        (m.task, named(m), m.n, m.text("pass@1"), late_rise(*m.curve("pass@1"))) for m in trained
+    ]
+    path = find_file(results, llm_pipeline.FILE)
+    rises += section_of(path, llm_pipeline.STORED, stages_that_rise)
+    rows = [(*cells, rise.text(3, "+")) for *cells, rise in rises if rise.low > 0]
     if rows:
-        yield Heading("Trainings that had not come to a plateau")
+        yield Heading("Trainings that had not reached a plateau")
         yield Text(
-            f"In {len(rows)} of {len(trained)} trainings pass@1 still rose in the last fifth, by "
+            f"In {len(rows)} of {len(rises)} trainings pass@1 still rose in the last fifth, by "
             "single tests: the 95% interval of the gain lies above zero. What is said of their "
             "ends is said of these budgets. The others may rise, too."
         )
@@ -195,15 +246,18 @@ def right_of_formatted(m: Method, when: str) -> Floats:
         return np.where(formatted > 0, m.values("pass@1", when) / formatted, np.nan)
 
 
-def steps_of(base: str) -> int:
-    """How many steps of pretraining a base model of addition has."""
-    return BASES[base].steps or ADDITION.base_steps
-
-
 def from_base(algo: str, base: str) -> str:
     """`GRPO from 800 steps, 15% demonstrations`: of a base model's pretraining."""
-    share = f"{BASES[base].demonstrations:.0%} demonstrations"
-    return f"{display(algo)} from {steps_of(base)} steps, {share}"
+    return f"{display(algo)} {of_base(base)}"
+
+
+def formats_of(runs: Sequence[Method]) -> str:
+    """The shares of formatted samples of runs, before and after RL."""
+    before, after = (
+        [float(m.values("format", when).mean()) for m in runs] for when in ("initial", "final")
+    )
+    first, last = (f"{min(x, default=0):.1%} to {max(x, default=0):.1%}" for x in (before, after))
+    return f"in these, {first} of the samples have the format before RL, and {last} afterwards"
 
 
 def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
@@ -214,32 +268,42 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         return
     rows = []
     gains, apart, ahead = Decisive(), Decisive(), Decisive()
+    runs = [m for _, m in shown.values()]
     for run, (base, m) in shown.items():
         moved = share_of_steps(m)
         best, made = best_accuracy(m), BASES[base]
         early = f"{int((best > SOLVED).sum())} of {m.n}"
         shares = [right_of_formatted(m, when) for when in ("initial", "final")]
         said = ("" if np.isnan(x).all() else f"{np.nanmean(x):.3f}" for x in shares)
-        of_base = base, str(steps_of(base)), f"{made.demonstrations:.0%}"
+        begun = base, str(steps_of(base)), f"{made.demonstrations:.0%}"
         more = *m.both("pass@1"), *said, *m.means("pass@16"), *m.means("cons@16")
-        rows.append((*of_base, m.label, m.n, f"{moved:.0%}", *m.means("format"), *more, early))
+        rows.append((*begun, m.label, m.n, f"{moved:.0%}", *m.means("format"), *more, early))
         gained = compared("pass@1 after minus before", run, change(m, "pass@1"))
         gains.add(gained, decides=moved > 0)
         both = [by_seed(m, x) for x in reversed(shares)]
         apart.add(compared(FORMATTED, run, paired(*both)), decides=moved > 0)
         over = stats.mean_difference(best - SOLVED)
         ahead.add(compared(f"best accuracy minus {SOLVED}", run, over), decides=moved > 0)
-    about = Text(
+    trained = [m for m in runs if share_of_steps(m) > 0]
+    moving = [share_of_steps(m) for m in trained]
+    applied = Applied(
+        f"{len(moving)} of {plural(len(runs), 'run')} have steps with a gradient, "
+        f"{min(moving, default=0):.0%} to {max(moving, default=0):.0%} of them",
+        bool(moving),
+    )
+    text = Text(
         "A step has a gradient where its norm is above 0. GRPO's first one needs a group whose "
-        "rewards differ. A run without a single such step has not been trained, and decides "
-        "nothing."
+        "rewards differ. A run without a single such step has not been trained, and is not "
+        "decisive."
     )
     yield judged(
         "language-zero",
         "Reinforcement learning from rules alone, without SFT, improves a base model.",
         f"{R1}, sec. 2.2",
         gains.decisive,
-        [about, Table("language-zero", ZERO_COLUMNS, rows)],
+        [text, Table("language-zero", ZERO_COLUMNS, rows)],
+        applied=applied,
+        runs=runs,
         beside=gains.others,
         figure=curves_of(
             "language-zero",
@@ -248,7 +312,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             {run: m for run, (_, m) in shown.items()},
         ),
     )
-    about = Text(
+    text = Text(
         "The base models differ in the steps of their pretraining, and in the share of its text "
         "that are demonstrations, which alone have the format; format before RL shows whether that "
         "was so. Right of formatted is pass@1 divided by the share of formatted samples."
@@ -259,13 +323,15 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "samples more are right.",
         f"{R1}, sec. 2.2",
         apart.decisive,
-        [about],
+        [text],
+        applied=Applied(f"{applied.said}; {formats_of(trained)}", applied.yes),
         beside=apart.others,
     )
-    about = Text(
+    text = Text(
         "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that a seed's "
         f"training samples have within {WITHIN:,} samples, half of a training, is compared with "
-        "it: that limit is ours."
+        "it: that limit is ours. A longer training could reach it, so the claim can be shown, or "
+        "not be shown, but it cannot be refuted here."
     )
     yield judged(
         "language-zero-solved",
@@ -273,7 +339,10 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"above {SOLVED} within {WITHIN:,} samples.",
         f"{OURS}, after {R1}, sec. 2.2",
         ahead.decisive,
-        [about],
+        [text],
+        applied=applied,
+        unreached=f"not reached within {WITHIN:,} samples",
+        ends=[m.curve("pass@1") for m in runs],
         beside=ahead.others,
     )
 
@@ -282,63 +351,98 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
 
 
 FORMAT = 0.9  # of the samples: then the format is taken to be learned
-SINCE = "first evaluation with the format"
+SINCE = "end minus mean of the evaluations before it with the format"
+MANY_COLUMNS = ("samples", "format", "pass@1", "pass@4", "pass@256", "pass@256 of exactly 1")
 
 
 def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
-    """pass@256 of a base model, since it has the format, to the end of RL; beside it the format's
-    part, and what 16 samples solve of models that have the format before RL."""
+    """pass@256 of a base model at the end of RL, against all evaluations since it has the format;
+    beside it what the format adds, and what 16 samples solve of models that have it before RL."""
     m = run_of(found, "grpo", "addition", suite.MANY_SAMPLES)
     if m is None:
         return
-    formats = m.curve("format")[1].mean(0)
+    samples, formats = m.curve("format")
+    formats = formats.mean(0)
     learned = np.flatnonzero(formats >= FORMAT)
     last = len(formats) - 1
     k = int(learned[0]) if len(learned) else last
-    base, names = f"{m.label}, base model", ("pass@256", "pass@4", "pass@1")
-    since = {
-        x: compared(f"{x}, end minus {SINCE}", base, at_ends(m, x, k) if k < last else None)
-        for x in names
-    }
-    whole = [
-        each for x in names for each in compared(f"{x}, end minus before RL", base, at_ends(m, x))
-    ]
-    with_format = [
+    base, names = f"{display(m.algo)}, base model", ("pass@256", "pass@4", "pass@1")
+    since = {x: compared(f"{x}, {SINCE}", base, since_mean(m, x, k)) for x in names}
+    others = [
         each
+        for what, start in (("first evaluation with the format", k), ("before RL", 0))
+        for x in names
+        for each in compared(
+            f"{x}, end minus {what}", base, at_ends(m, x, start) if start < last else None
+        )
+    ]
+    formatted = [
+        x
         for algo, settings in (
             *(("grpo", x) for x in (*suite.GROUPS, *suite.PAIRS)),
             *(("dapo", x) for x in suite.CLIP_HIGHER),
         )
         if (x := run_of(found, algo, "addition", settings))
-        for each in compared(
-            "pass@16 after minus before", f"{x.label}, {x.changed}", change(x, "pass@16")
-        )
     ]
-    at = m.curve("format")[0][k]
-    about = (
+    with_format = [
+        each
+        for x in formatted
+        for each in compared("pass@16 after minus before", named(x), change(x, "pass@16"))
+    ]
+    curve = {x: m.curve(x)[1] for x in names}
+    rows = [
+        (
+            *(f"{at:,.0f}", f"{formats[i]:.0%}"),
+            *(f"{curve[x][:, i].mean():.3f}" for x in reversed(names)),
+            f"{int((curve['pass@256'][:, i] >= 1).sum())} of {m.n}",
+        )
+        for i, at in enumerate(samples)
+    ]
+    most = curve["pass@256"][:, k]
+    ceiling = (
+        f"pass@256 is {most.mean():.3f} when the format is there, and exactly 1 in "
+        f"{np.mean(most >= 1):.0%} of the seeds"
+    )
+    text = (
         f"pass@256 is that of {len(formats)} evaluations "
         f"on {suite.MANY_SAMPLES['eval_prompts']} held-out prompts. "
         f"{formats[0]:.0%} of the base model's samples have the format, which the paper's models "
-        f"know, and RL adds it, too. So what decides is the change since the first evaluation at "
-        f"which at least {FORMAT:.0%} have it, "
+        f"know, and RL adds it, too. So what decides is the end minus the mean of all evaluations "
+        f"before it, since the first one at which at least {FORMAT:.0%} have the format, "
     )
-    about += (
-        f"here {formats[k]:.0%} at {at:,.0f} samples." if len(learned) else "and there is none."
+    text += (
+        f"here {formats[k]:.0%} at {samples[k]:,.0f} samples. {ceiling}: "
+        "it can fall, but hardly rise."
+        if len(learned)
+        else "and there is none."
+    )
+    text += (
+        " This rule was made after runs had been published by others: first the end minus before "
+        "RL decided, then the end minus the first evaluation with the format. Both are not "
+        "decisive now."
     )
     if with_format:
         fall, rise = (sum(x.sign == sign for x in with_format) for sign in (-1, 1))
-        about += (
+        text += (
             f" Of {plural(len(with_format), 'training')} of models that have the format before RL, "
             f"pass@16 falls in {fall} and rises in {rise}."
         )
+    gain = at_ends(m, "pass@1")
     yield judged(
         "language-many",
         "A base model solves more than the same model after RL where each prompt has many samples.",
         YUE,
         since["pass@256"],
-        [Text(about)],
+        [Text(text), Table("language-many", MANY_COLUMNS, rows)],
+        applied=Applied(
+            f"RL changes pass@1 by {gain_text(gain)} and the format from {formats[0]:.0%} to "
+            f"{formats[last]:.0%}",
+            bool(gain and gain.low > 0),
+        ),
+        note=ceiling,
+        runs=[m, *formatted],
         sign=-1,
-        beside=[*since["pass@4"], *since["pass@1"], *whole, *with_format],
+        beside=[*since["pass@4"], *since["pass@1"], *others, *with_format],
         figure=curves_of(
             "language-many",
             "pass@k during RL of a base model",
@@ -348,13 +452,21 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     )
 
 
+def since_mean(m: Method, name: str, since: int) -> stats.Estimate | None:
+    """The last evaluation minus the mean of those from a certain one on before it, by seed."""
+    values = m.curve(name)[1]
+    if since >= values.shape[1] - 1:
+        return None
+    return paired(*(by_seed(m, x) for x in (values[:, -1], values[:, since:-1].mean(1))))
+
+
 # ---- Group sizes ---------------------------------------------------------------------------
 
 GROUP_COLUMNS = (
     *("prompts", "group size", "samples", "steps", "n", "groups with a signal"),
-    *("pass@1 before", "after, mean [95%]"),
+    *("pass@1 before", "after, mean [95%]", "share of the gain of the largest groups"),
 )
-KEPT = 0.95  # of the score of large groups that small ones are to have; the paper finds 0.976
+KEPT = 0.95  # of the gain of large groups that small ones are to have; the paper finds 0.976
 
 
 def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
@@ -363,37 +475,53 @@ def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     shown = [m for x in wanted if (m := run_of(found, "grpo", "addition", x))]
     if len(shown) < len(wanted):
         return
-    rows = []
+    large, *others = shown[: len(suite.GROUPS)]
+    rows, mixed = [], []
+    gain = gained(large).mean()
     for m in shown:
         prompts, size, total = (m.settings[x] for x in ("prompts", "group_size", "total_samples"))
-        mixed = 1 - metric(m, "all_solved").mean() - metric(m, "all_failed").mean()
+        mixed.append(1 - metric(m, "all_solved").mean() - metric(m, "all_failed").mean())
         sizes = str(prompts), str(size), f"{total:,}", str(-(-total // (prompts * size)))
-        rows.append((*sizes, m.n, f"{mixed:.0%}", *m.both("pass@1")))
-    large, *others = shown[: len(suite.GROUPS)]
-    enough = by_seed(large, KEPT * large.values("pass@1"))
-    kept, equal = [], []
-    for m, steps in zip(shown[len(suite.GROUPS) :], ("as many", "as large"), strict=True):
-        what = f"pass@1 minus {KEPT:g} of that of groups of 16"
-        score = by_seed(m, m.values("pass@1"))
-        kept += compared(what, f"groups of 2, {steps} steps", paired(score, enough))
+        share = f"{gained(m).mean() / gain:.0%}" if gain > 0 else ""
+        rows.append((*sizes, m.n, f"{mixed[-1]:.0%}", *m.both("pass@1"), share))
+    kept: list[Compared] = []
+    kept_of_score: list[Compared] = []
+    equal: list[Compared] = []
+    for m, steps in zip(shown[len(suite.GROUPS) :], AS_PAIRS, strict=True):
+        what = f"groups of 2, {steps}"
+        for of, values, to in (
+            ("gain in pass@1", gained, kept),
+            ("pass@1", measure("pass@1"), kept_of_score),
+        ):
+            sides = by_seed(m, values(m)), by_seed(large, KEPT * values(large))
+            to += compared(f"{of} minus {KEPT:g} of that of groups of 16", what, paired(*sides))
     for m in others:
         what = f"groups of {m.settings['group_size']} minus {large.settings['group_size']}"
         equal += compared("pass@1, equal samples", what, between(m, large, measure("pass@1")))
-    about = Text(
+    text = Text(
         "A step is one gradient step on all its samples, where GRPO's preset makes four, so that "
         "no minibatch parts the right samples of a prompt from its wrong ones. Groups of 2 with an "
         "eighth of the samples have as many steps as groups of 16, each of an eighth as many "
-        "samples, or steps that are as large, and an eighth as many."
+        "samples, or steps that are as large, and an eighth as many. As in the paper, the gain is "
+        "compared. In earlier editions pass@1 itself was, which an untrained model has a part of; "
+        "that is not decisive now."
     )
-    details: list[Block] = [about, Table("language-groups", GROUP_COLUMNS, rows)]
+    details: list[Block] = [text, Table("language-groups", GROUP_COLUMNS, rows)]
     yield judged(
         "language-groups",
-        f"Groups of 2 reach at least {KEPT:.0%} of the pass@1 of groups of 16, with an eighth of "
-        "the samples.",
+        f"Groups of 2 reach at least {KEPT:.0%} of the gain in pass@1 of groups of 16, with an "
+        "eighth of the samples.",
         TWO,
         kept,
         details,
-        beside=equal,
+        applied=Applied(
+            f"of the groups {mixed[0]:.0%} have a signal with 16 samples each, and "
+            f"{mixed[-2]:.0%} and {mixed[-1]:.0%} of those of 2; groups of 16 gain {gain:+.3f}",
+            bool(gain > 0 and min(mixed) > 0),
+        ),
+        ends=[m.curve("pass@1") for m in (large, *shown[len(suite.GROUPS) :])],
+        runs=shown,
+        beside=[*kept_of_score, *equal],
         figure=curves_of(
             "language-groups",
             "pass@1 and entropy by the size of groups, equal samples",
@@ -413,14 +541,6 @@ RLHF_COLUMNS = (
 COIN = f"of a coin, beta {suite.PLACEBO['kl_coef']:g}"
 
 
-def reward_name(settings: Mapping[str, Any]) -> str:
-    """What a run of the RLHF chain is rewarded by."""
-    name = "learned" if settings.get("rules") is False else "learned and rules"
-    if "kl_coef" in settings:
-        name += f", beta {settings['kl_coef']:g}"
-    return name
-
-
 def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The learned reward and the true accuracy over the KL."""
     pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in suite.RLHF]
@@ -430,6 +550,7 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     rows = []
     rewards, scores = {}, {}
     beside: list[Compared] = []
+    risen: list[bool] = []
     for name, m in shown:
         reward = metric_at_points(m, "reward")
         x, score = distance(m), m.curve("pass@1")[1]
@@ -441,13 +562,19 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             more = paired(by_seed(m, reward[:, -1]), by_seed(m, reward[:, 0]))
             run = f"{display(m.algo)} ({name})"
             beside += compared("learned reward after minus before", run, more, 2)
+            risen.append(bool(more and more.low > 0))
     coin = run_of(found, "rlhf_ppo", "addition", suite.PLACEBO)
     if coin:
         rows.append((coin.label, COIN, coin.n, "", "", *scored(coin)))
         for name in ("pass@1", "greedy"):
             what = f"{display(coin.algo)} ({COIN})"
             beside += compared(f"{name} after minus before", what, change(coin, name))
-    about = Text(
+    applied = Applied(
+        f"the learned reward rises in {sum(risen)} of {plural(len(risen), 'run')} with it alone; "
+        + pair_accuracy(found),
+        any(risen),
+    )
+    text = Text(
         "Every seed has its own reward model, trained by ",
         Code("reward_model.py"),
         " with its defaults. The reward shown is the mean reward of the training samples since the "
@@ -456,9 +583,9 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "the KL, as those of Gao et al., whose KL is of whole answers. A gain in pass@1 without "
         "one in greedy answers can also be that of a lower entropy. With the rewards of a coin "
         "(examples/random_reward.py) a gain has another cause than a learned reward, such as noise "
-        "or the penalty for truncation. So the gain at the same weight of the KL is counted less "
-        "that of the coin. The coin's critic begins as the policy, that of the others as the "
-        "reward model.",
+        "or the penalty for truncation. So the gain at the same weight of the KL is counted "
+        "minus the gain under random rewards. The coin's critic begins as the policy, that of the "
+        "others as the reward model.",
     )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
@@ -467,8 +594,25 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         [m for name, m in shown if "rules" not in name],
         coin,
         curves("language-overoptimisation", label, panels, xlabel=xlabel, columns=2),
-        [about, Table("language-overoptimisation", RLHF_COLUMNS, rows)],
+        [
+            text,
+            Table("language-overoptimisation", RLHF_COLUMNS, rows),
+            *commands_of([*(m for _, m in shown), *([coin] if coin else [])]),
+        ],
         beside,
+        applied,
+    )
+
+
+def pair_accuracy(found: Sequence[Method]) -> str:
+    """How well the reward models of these runs rank, by the run that has them and counts pairs."""
+    m = run_of(found, "process_grpo", "addition", suite.RENEWED["neither"])
+    if m is None or not has_metric(m, "ranked"):
+        return "how well its models rank pairs was not counted"
+    return (
+        f"its models rank {ranked(m, 0.0, 0.1):.0%} of the pairs of a right and a wrong completion "
+        "in order that a policy samples in the first tenth of a training (that of the section on "
+        "renewal without any)"
     )
 
 
@@ -476,11 +620,6 @@ def scored(m: Method) -> tuple[str, ...]:
     """The cells of a row on accuracy and KL."""
     over_training = f"{averaged(m).mean():.3f}"
     return (*m.both("pass@1"), over_training, *m.means("greedy"), m.mean_text("kl"))
-
-
-def gained(m: Method) -> Floats:
-    """pass@1 after the training minus before, [S]."""
-    return m.values("pass@1") - m.values("pass@1", "initial")
 
 
 def distance(m: Method) -> Floats:
@@ -495,49 +634,69 @@ def turn_claim(
     figure: Figure,
     details: Sequence[Block],
     beside: Sequence[Compared],
+    applied: Applied,
 ) -> Iterator[Block]:
     """Between which KLs the gain in accuracy becomes a loss, among runs that differ in their KL.
 
     coin: the run from random rewards, whose gain is subtracted from that of the run with its KL.
     """
     gains: list[tuple[float, Compared]] = []
+    greedy: dict[float, str] = {}
     for m in runs:
         kl = m.values("kl").mean()
         if np.isfinite(kl):
             what = f"at a KL of {kl:.3f} nats per token"
             gain = compared("pass@1 after minus before", what, change(m, "pass@1"))
+            sampled = compared("greedy after minus before", what, change(m, "greedy"))
+            greedy[kl] = "".join(x.text for x in sampled)
             if coin and m.settings["kl_coef"] == coin.settings["kl_coef"]:
-                beside = [*beside, *gain]
-                less = f"{what}, less that with a coin's rewards"
+                beside = [*beside, *gain, *sampled]
+                less = f"{what}, minus the gain under random rewards"
                 gain = compared("pass@1 after minus before", less, between(m, coin, gained))
+                of_greedy = between(m, coin, partial(gained, name="greedy"))
+                sampled = compared("greedy after minus before", less, of_greedy)
+                under = "".join(x.text for x in sampled)
+                greedy[kl] += f", minus that under random rewards by {under}" if under else ""
+            beside = [*beside, *sampled]
             gains += [(kl, x) for x in gain]
+    decisive = gains if applied.yes else []
 
-    def card(p: Sequence[float]) -> Claim:
-        found = with_ps([x for _, x in gains], p)
-        at = [kl for kl, _ in gains]
+    def card(p: Sequence[float], level: float) -> Claim:
+        found = with_ps([x for _, x in decisive], p)
+        at = [kl for kl, _ in decisive]
         higher = [kl for kl, x in zip(at, found, strict=True) if x.sign > 0]
         lower = [kl for kl, x in zip(at, found, strict=True) if x.sign < 0]
         word: ClaimWord = "not shown" if found else "not tested"
-        number = "" if found else NOTHING_COMPARED
+        number = NOTHING_COMPARED if applied.yes else "the treatment was not applied"
         if higher and lower:
             word = "holds" if max(higher) < min(lower) else "does not hold"
         if word == "holds":
             ends = f"{max(higher):.3f} and {min(lower):.3f} nats per token"
-            number = f"pass@1 turns from a gain to a loss between a KL of {ends}"
+            number = f"pass@1 at temperature 1 turns from a gain to a loss between a KL of {ends}"
+            if said := greedy[max(higher)]:
+                number += f"; at the lower of them greedy accuracy changes by {said}"
+        elif found:
+            number = f"pass@1 at temperature 1 rises in {len(higher)} and falls in {len(lower)} "
+            number += f"of {plural(len(found), 'run')}"
+        if found:
+            number += f"; n = {min(x.difference.n for x in found)}"
+        if word == "not shown":
+            number += effects_text(found, level)
         return Claim(
-            "The true score rises close to the initial model, and falls far from it.",
+            "pass@1 at temperature 1 rises close to the initial model, and falls far from it.",
             word,
             number,
             figure,
-            [comparison_table(found, beside), *details],
+            [*opening(applied, found, beside, level), *details],
             GAO,
         )
 
-    yield tested([x.p for _, x in gains], card)
+    yield tested([x.p for _, x in decisive], card)
 
 
 # ---- The R1 pipeline -----------------------------------------------------------------------
 
+SMALL_BASE = "micro-base-3200"  # what the small base of the pipeline is
 SMALL, LONGER = "RL on small base", "RL on small base for longer"
 PIPELINE_COLUMNS = (
     *("stage", "n", "samples drawn", "pass@1, mean [95%]", "pass@16, mean [95%]"),
@@ -572,14 +731,15 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         pairs = {x: paired(values[a][x], values[b][x]) for x in ("pass@1", "pass@16")}
         return [x for name, d in pairs.items() for x in compared(name, f"{a} minus {b}", d)]
 
-    def figure(name: str, about: str, *stages: str) -> Figure | None:
+    def figure(name: str, label: str, *stages: str) -> Figure | None:
         """pass@1 of stages over their own samples."""
-        lines = {stage: stage_line(stored["rows"], stage) for stage in stages}
-        known = {stage: line for stage, line in lines.items() if line}
-        return curves(name, about, {"pass@1": known}) if known else None
+        known = {x: plots.mean_line(*curve) for x in stages if (curve := of_stage(x))}
+        return curves(name, label, {"pass@1": known}) if known else None
 
+    of_stage = partial(stage_curve, stored["rows"])
     settings = stored["settings"]
-    about = Text(
+    applied = demonstrations(stored)
+    text = Text(
         f"The stages of DeepSeek-R1, on {settings['task']}, are compared with RL alone, and "
         "distillation with RL on the small base model, each with as many samples. Rejection SFT "
         "and distillation learn, in several passes, from one right sample of each of "
@@ -588,18 +748,20 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         "and the training of that model count. RL again and RL alone both have a KL to the model "
         "that they begin with: RL alone goes on from RL, and both see its prompts again. RL for "
         f"longer has {llm_pipeline.LONGER} times as many samples. The figures count the samples "
-        "of a stage. Each seed has base models of its own."
+        "of a stage, of distillation its demonstrations. Each seed has base models of its own."
     )
     yield judged(
         "language-pipeline-rl",
         "Rejection SFT and a second stage of RL improve a model more than RL alone.",
         f"{OURS}; stages: {R1}v1, sec. 2.3",
         differences("RL again", "RL alone"),
+        applied=applied,
+        ends=[x for stage in ("RL again", "RL alone") if (x := of_stage(stage))],
         figure=figure(
             "language-pipeline-rl", "pass@1 of stages of RL", "RL", "RL again", "RL alone"
         ),
         details=[
-            about,
+            text,
             Table("language-pipeline", PIPELINE_COLUMNS, rows),
             command_text(stored, stored["machine"]["cpu"]),
         ],
@@ -609,25 +771,58 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         "Distillation improves a small model more than RL on it.",
         f"{R1}v1, sec. 4.1",
         differences("distillation", SMALL),
+        applied=applied,
+        ends=[x for stage in ("distillation", SMALL) if (x := of_stage(stage))],
         beside=differences("distillation", LONGER),
         figure=figure(
             "language-pipeline-distillation",
-            "pass@1 of RL on the small base model",
+            "pass@1 of distillation and of RL on the small base model",
+            "distillation",
             SMALL,
             LONGER,
         ),
     )
 
 
-def stage_line(rows: Sequence[Mapping[str, Any]], stage: str) -> plots.Line | None:
+def demonstrations(stored: Mapping[str, Any]) -> Applied:
+    """How many prompts gave a demonstration for rejection SFT and distillation."""
+    prompts, rows = stored["settings"]["prompts"], stored["rows"]
+    solved = [row["solved"] for row in rows if row["stage"] == "rejection SFT" and "solved" in row]
+    if solved:
+        ends = " to ".join(dict.fromkeys(f"{x:,}" for x in (min(solved), max(solved))))
+        return Applied(f"{ends} of {prompts:,} prompts gave a demonstration", min(solved) > 0)
+    teacher = [row for row in rows if row["stage"] == "RL"]
+    said = "these runs did not count the prompts that gave a demonstration"
+    if teacher:
+        least, most = (np.mean([row[x] for row in teacher]) for x in ("pass@1", "pass@16"))
+        said += (
+            f"; of held-out prompts the model after RL solves {least:.0%} in one attempt and "
+            f"{most:.0%} in 16"
+        )
+    return Applied(said, not teacher or bool(most > 0))
+
+
+def stage_curve(rows: Sequence[Mapping[str, Any]], stage: str) -> Curve | None:
     """pass@1 of a stage over its samples, where all its seeds were evaluated alike."""
     found = [row["curve"] for row in rows if row["stage"] == stage]
     points = [[x["samples"] for x in curve] for curve in found]
     if not found or not points[0] or any(x != points[0] for x in points):
         return None
-    return plots.mean_line(
-        np.array(points[0]), np.array([[x["pass@1"] for x in curve] for curve in found])
-    )
+    return np.array(points[0]), np.array([[x["pass@1"] for x in curve] for curve in found])
+
+
+def stages_that_rise(
+    stored: Mapping[str, Any],
+) -> list[tuple[str, str, str, str, stats.Estimate]]:
+    """Task, stage, n, pass@1 and the gain in the last fifth, of each stage that is a training."""
+    rows, task = stored["rows"], stored["settings"]["task"]
+    found = []
+    for stage in dict.fromkeys(row["stage"] for row in rows):
+        if curve := stage_curve(rows, stage):
+            ends = np.array([row["pass@1"] for row in rows if row["stage"] == stage])
+            score = stats.estimate(ends, "mean").text(3)
+            found.append((task, f"stage: {stage}", str(len(ends)), score, late_rise(*curve)))
+    return found
 
 
 # ---- Clip-higher ---------------------------------------------------------------------------
@@ -655,16 +850,30 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for high, m in others:
             what = f"an upper clip of {high:g} minus {low:g}"
             differences += compared(name, what, between(m, plain, measure(name)))
-    about = Text(
+    clipped = [float(metric(m, "clip_high").mean()) for _, m in shown]
+    larger = ", ".join(f"{x:.2%}" for x in clipped[1:])
+    right = ", ".join(m.mean_text("pass@1") for _, m in shown)
+    applied = Applied(
+        f"an upper clip of {low:g} removes the gradient of {clipped[0]:.2%} of the tokens, larger "
+        f"ones of {larger}; pass@1 is {plain.means('pass@1')[0]} before and {right} afterwards",
+        clipped[0] > 0,
+    )
+    before, after = plain.means("pass@16")[0], [m.mean_text("pass@16") for _, m in shown]
+    many = f"pass@16 is {before} before and {', '.join(after)} afterwards"
+    if all(m.values("pass@16").mean() < m.values("pass@16", "initial").mean() for _, m in shown):
+        many += ": it falls with every clip"
+    text = Text(
         "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
-        "sampling is off."
+        f"sampling is off. {many}."
     )
     yield judged(
         "language-clip-higher",
         "A larger upper clip range keeps the entropy up.",
         f"{DAPO}, sec. 3.1",
         found_of["entropy"],
-        [about, Table("language-clip-higher", CLIP_COLUMNS, rows)],
+        [text, Table("language-clip-higher", CLIP_COLUMNS, rows)],
+        applied=applied,
+        runs=[m for _, m in shown],
         figure=curves_of(
             "language-clip-higher",
             "Entropy and pass@16 by the upper clip range",
@@ -677,6 +886,8 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "A larger upper clip range keeps the samples diverse, as pass@16 shows.",
         f"{DAPO}, sec. 3.1",
         found_of["pass@16"],
+        applied=applied,
+        note=many,
     )
     if all(has_metric(m, "old_prob") for _, m in shown):
         yield clipped_probabilities(shown)
@@ -694,13 +905,14 @@ def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
     def movable(m: Method) -> Floats:
         return metric(m, "old_prob") / metric(m, "movable")
 
-    rows, found, others = [], [], []
+    rows, found, others, means = [], [], [], []
     none: list[str] = []
     for high, m in shown:
         if (metric(m, "clip_high") == 0).any():
             none.append(f"{high:g}")
             continue
         sides = clipped(m), movable(m)
+        means.append(float(sides[0].mean()))
         rows.append((f"{high:g}", m.n, *(f"{x.mean():.3f}" for x in sides)))
         name, upper = "mean probability of a token", f"an upper clip of {high:g}"
         what = f"clipped minus all that could be, {upper}"
@@ -708,20 +920,27 @@ def clipped_probabilities(shown: Sequence[tuple[float, Method]]) -> Block:
         bound = np.full(len(m.parts), BOUND_OF_PAPER)
         what = f"clipped minus {BOUND_OF_PAPER:g}, {upper}"
         others += compared(name, what, paired(*(by_seed(m, x) for x in (sides[0], bound))))
-    about = Text(
+    text = Text(
         "The probability is the one with which a token was sampled, averaged over the tokens of a "
         "training whose gradient the upper clip removes, and over all those that it could stop: "
-        "they have a positive advantage, and can become so much more likely. The paper shows that "
-        f"clipped tokens have at most about {BOUND_OF_PAPER:g}."
+        "they have a positive advantage, and could still exceed the upper ratio. The paper shows "
+        f"that clipped tokens have at most about {BOUND_OF_PAPER:g}, which is compared, too."
         + (f" Not tested with {' and '.join(none)}, which clips nothing in some seed." * bool(none))
     )
+    ends = " to ".join(f"{x:.2f}" for x in (min(means, default=0), max(means, default=0)))
     columns = ("upper clip", "n", "probability of clipped tokens", "of all that could be clipped")
     return judged(
         "language-clip-tokens",
-        "The upper clip stops tokens of low probability.",
+        "The upper clip stops tokens less likely than those it could stop.",
         f"{DAPO}, sec. 3.1",
         found,
-        [about, Table("language-clip-tokens", columns, rows)],
+        [text, Table("language-clip-tokens", columns, rows)],
+        applied=Applied(
+            f"{len(means)} of {plural(len(shown), 'upper clip')} remove gradients in every seed",
+            bool(means),
+        ),
+        note=f"the clipped have a mean probability of {ends}, in the paper at most about "
+        f"{BOUND_OF_PAPER:g}",
         beside=others,
         sign=-1,
     )
@@ -734,7 +953,6 @@ LENGTH_COLUMNS = (
     *("tokens of right ones", "of wrong ones", "wrong minus right, mean [95%]", "cut off"),
     "tokens of all samples",
 )
-CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft punishment")
 
 
 def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
@@ -746,7 +964,7 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     }
     parts = {
         name: m
-        for name, settings in zip(CHANGED, suite.LONG, strict=True)
+        for name, settings in zip(PARTS, suite.LONG, strict=True)
         if (m := run_of(found, "dapo", "rambling", settings))
     }
     rows = [length_row(m, x) for x, m in (*shown.items(), *parts.items())]
@@ -768,7 +986,8 @@ def length_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         Table("language-free-length", LENGTH_COLUMNS, rows),
     ]
     if shown:
-        yield bias_claim({f"{display(m.algo)} {x}".strip(): m for x, m in shown.items()}, details)
+        runs = {f"{display(m.algo)} {x}".strip(): m for x, m in shown.items()}
+        yield bias_claim(runs, [*details, *commands_of([*shown.values(), *parts.values()])])
     yield from part_claims(parts, [] if shown else details)
 
 
@@ -801,10 +1020,11 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     }
     return judged(
         "language-free-length",
-        "GRPO makes wrong completions longer than Dr. GRPO does, beside right ones.",
+        "GRPO makes wrong completions longer, relative to right ones, than Dr. GRPO does.",
         DR_GRPO,
         decisive,
         details,
+        applied=weights_of(runs.get(like[0])),
         beside=others,
         figure=curves(
             "language-free-length",
@@ -814,35 +1034,77 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     )
 
 
+def weights_of(m: Method | None) -> Applied:
+    """What a division by the length changes: how much a token of a wrong completion weighs."""
+    if m is None:
+        return Applied("a run is missing", False)
+    right, wrong = averaged(m, "length_right"), averaged(m, "length_wrong")
+    share = (right / wrong).mean()
+    return Applied(
+        "with GRPO's division by the length a token of a wrong completion has "
+        f"{share:.2f} of the weight of one of a right one, by their mean lengths, and with "
+        "Dr. GRPO the same weight"
+        if np.isfinite(share)
+        else "the lengths of right and of wrong completions are not known of all seeds",
+        not np.isfinite(share) or bool(abs(share - 1) > SAME),
+    )
+
+
+def part_applied(name: str, m: Method, plain: Method) -> Applied:
+    """Whether a part of DAPO did anything in its run."""
+    if name == PARTS[1]:
+        deviation = averaged(plain, "length_wrong") / averaged(plain, "length_right")
+        said = f"wrong completions have {deviation.mean():.2f} times the tokens of right ones"
+        return Applied(f"{name}: {said}", not bool(abs(deviation.mean() - 1) <= SAME))
+    if name == PARTS[2]:
+        cut = averaged(m, "truncated").mean()
+        return Applied(f"{name}: {cut:.1%} of the completions are cut off", not bool(cut <= 0))
+    # DAPO's reward is 1 or -1, a weight for the format, and the punishment.
+    ruled = 2 * metric(m, "accuracy") - 1 + m.settings["format_weight"] * metric(m, "format")
+    cost = (ruled - metric(m, "reward")).mean()
+    return Applied(f"{name}: it costs {cost:.3f} of reward per sample", not bool(cost <= SAME))
+
+
+SAME = 1e-6  # differences of sums in float32
+
+
 def part_claims(parts: Mapping[str, Method], details: Sequence[Block]) -> Iterator[Block]:
     """What each part of DAPO changes against the run without any of them."""
-    plain = parts.get(CHANGED[0])
+    plain = parts.get(PARTS[0])
     over_training = "pass@1 averaged over the training"
-    scores, ends, lengths = [], [], []
+    scores, shorter = Decisive(), Decisive()
+    applied: dict[str, Applied] = {}
     for name, m in parts.items():
         if plain and m is not plain:
-            alone = f"{name} alone minus {CHANGED[0]}"
-            scores += compared(over_training, alone, between(m, plain, averaged))
-            ends += compared("pass@1 at the end", alone, between(m, plain, measure("pass@1")))
-            shorter = between(m, plain, partial(metric, name="length"))
-            length = "length averaged over the training"
-            lengths += [(name, x) for x in compared(length, alone, shorter, 2, " tokens")]
-    if scores:
+            applied[name] = part_applied(name, m, plain)
+            decides, alone = applied[name].yes, f"{name} alone minus {PARTS[0]}"
+            scores.add(compared(over_training, alone, between(m, plain, averaged)), decides)
+            at_end = between(m, plain, measure("pass@1"))
+            scores.add(compared("pass@1 at the end", alone, at_end), decides=False)
+            length = between(m, plain, partial(metric, name="length"))
+            of_length = compared("length averaged over the training", alone, length, 2, " tokens")
+            shorter.add(of_length, decides and name == PARTS[3])
+    said = "; ".join(x.said for x in applied.values())
+    if scores.decisive or scores.others:
         yield judged(
             "language-parts",
             "DAPO's token-level loss, overlong filtering and soft punishment raise the accuracy.",
             f"{DAPO}, table 1",
-            scores,
+            scores.decisive,
             details,
-            beside=ends,
+            applied=Applied(said, any(x.yes for x in applied.values())),
+            runs=[*parts.values()],
+            beside=scores.others,
         )
-    if lengths:
+    if shorter.decisive or shorter.others:
+        punished = applied.get(PARTS[3], Applied(f"no run has the {PARTS[3]}", False))
         yield judged(
             "language-parts-length",
             "DAPO's soft punishment of long completions makes them shorter.",
             f"{DAPO}, sec. 3.4",
-            [x for name, x in lengths if name == CHANGED[3]],
-            beside=[x for name, x in lengths if name != CHANGED[3]],
+            shorter.decisive,
+            applied=punished,
+            beside=shorter.others,
             sign=-1,
         )
 
@@ -915,7 +1177,12 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
         "By reinforcement learning a model comes to reconsider what it wrote.",
         f"{R1}, sec. 2.2.4",
         gains.pop(TOLD_APART),
-        [
+        applied=Applied(
+            f"RL changes the accuracy of the samples from {first:.3f} in its first tenth to "
+            f"{last:.3f} in the last",
+            bool(last > first),
+        ),
+        details=[
             Text(
                 "In ",
                 Code("checking"),
@@ -926,9 +1193,8 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
                 "or right. How probable ",
                 Code("wait;"),
                 " is after it, and then the right column, is computed. What decides is by how "
-                "much more probable it is after a wrong column than after a right one. The "
-                f"accuracy of the samples is {first:.3f} in the first tenth of RL and {last:.3f} "
-                "in the last. In earlier editions a model's own columns decided, but the mistakes "
+                "much more probable it is after a wrong column than after a right one. "
+                "In earlier editions a model's own columns decided, but the mistakes "
                 "that a model still makes after RL are not those that it made before.",
             ),
             Table("language-planted", ("planted", "n", "before", "after, mean [95%]"), rows),
@@ -979,14 +1245,23 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     if not (equal and grpo):
         return
     rows = []
-    for m in (equal, grpo, own):
-        if m:
-            sizes = (str(m.settings[name]) for name in ("epochs", "prompts"))
-            rows.append((m.label, *sizes, m.n, m.text("pass@1"), m.mean_text("kl")))
-    about = Text(
+    runs = [m for m in (equal, grpo, own) if m]
+    for m in runs:
+        sizes = (str(m.settings[name]) for name in ("epochs", "prompts"))
+        rows.append((m.label, *sizes, m.n, m.text("pass@1"), m.mean_text("kl")))
+    text = Text(
         "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes one "
         "pass over 32 prompts with eight samples each. PPO subtracts the KL from the reward, and 1 "
         "for a truncated completion. GRPO adds the KL to the loss."
+    )
+    gains = " and ".join(gain_text(change(m, "pass@1")) for m in (equal, grpo))
+    moved = [share_of_steps(m) for m in (equal, grpo) if has_metric(m, "grad_norm")]
+    steps = " and ".join(f"{x:.0%}" for x in moved) or "an unknown share"
+    applied = Applied(
+        f"a step of both has {equal.settings['prompts']} prompts with "
+        f"{equal.settings['group_size']} samples each; {steps} of their steps have a gradient, and "
+        f"pass@1 changes by {gains}",
+        all(x > 0 for x in moved),
     )
     what = "PPO with GRPO's prompts, passes and weight of the KL, minus GRPO"
     yield judged(
@@ -994,7 +1269,10 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "GRPO, which has no critic, is at least as accurate as PPO.",
         f"{OURS}; the paper's argument is memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
-        [about, Table("language-equal", EQUAL_COLUMNS, rows)],
+        [text, Table("language-equal", EQUAL_COLUMNS, rows)],
+        applied=applied,
+        ends=[m.curve("pass@1") for m in (equal, grpo)],
+        runs=runs,
         beside=compared(
             "pass@1",
             "PPO with its own settings minus GRPO",

@@ -22,7 +22,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
     sections,
 )
-from manyseeds.benchmarks.chapters.differences import corrected
+from manyseeds.benchmarks.chapters.language_cards import corrected
 from manyseeds.benchmarks.chapters.language_measures import (
     SIDE_RULE,
     between,
@@ -88,10 +88,9 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
         return
     yield Text(
         "Scores are of held-out prompts with 16 samples each at temperature 1. Every method but "
-        "SFT starts from the same SFT model, made on a processor of the same kind. Samples are "
-        "completions generated for training, including discarded ones. Those of SFT are "
-        "demonstrations. The evaluations before and after training use the same prompts and random "
-        "numbers, and the gain is their difference."
+        "SFT starts from the same SFT model. Samples are completions generated for training, "
+        "including discarded ones. Those of SFT are demonstrations. The evaluations before and "
+        "after training use the same prompts and random numbers, and the gain is their difference."
     )
     length, first = "length, tokens", [*map(display, ORDER)]
     for task in dict.fromkeys(m.task for m in shown):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from manyseeds.benchmarks.chapters import language_mechanisms as chapter
 from manyseeds.benchmarks.chapters.blocks import Block, Text, text_of, walk
 from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, FAST_WRONG, RANDOM, RENEWED, SIGNS
 from manyseeds.writing import parquet_bytes, write_bytes
-from tests.benchmarks.test_language_claims import method, rows, verdicts
+from tests.benchmarks.test_language_claims import cards, method, rows, verdicts
 
 AT = (*chapter.AT, "pass@16")
 
@@ -33,7 +34,8 @@ def signs(
         of = ends[settings.get("learn_from", "all")]
         measures = {name: (0.5, end) for name, end in of.items()}
         measures |= {"entropy": (0.3, 0.2), "kl": (0.0, 0.1)}
-        runs.append(method(folder, "rloo", "addition", settings, measures))
+        metrics = {"accuracy": (0.25, 0.25)}
+        runs.append(method(folder, "rloo", "addition", settings, measures, metrics))
     if fast:
         measures = {**dict.fromkeys(AT, (0.5, 0.3)), "entropy": (0.3, 0.2), "kl": (0.0, 0.1975)}
         runs.append(method(folder, "rloo", "addition", FAST_WRONG, measures))
@@ -47,6 +49,12 @@ def test_wrong_samples_are_to_raise_every_pass_at_k(tmp_path: Path) -> None:
     assert verdicts(blocks)[0].startswith("holds: +0.100 [")
     # 0.8 after right samples, 0.6 after wrong ones.
     assert verdicts(blocks)[1].startswith("does not hold: +0.200 [")
+    assert all("pass@256 is 0.502 before and exactly 1 in 0%" in x for x in verdicts(blocks))
+    said = {text_of(x.details[0]) for x in cards(blocks)}
+    assert said == {
+        "Applied: 25% of the training samples have a weight where right ones alone count, 75% "
+        "where wrong ones alone do."
+    }
     table = rows(blocks, "language-signs")
     assert [row[6] for row in table] == ["0.502", "0.502", "0.502", "0.602"]
     assert verdicts(signs(tmp_path / "few", {**gains, "pass@16": -0.1}))[0].startswith("in part")
@@ -60,22 +68,34 @@ def test_models_that_the_usual_rate_breaks_are_counted(tmp_path: Path) -> None:
     blocks = signs(tmp_path, dict.fromkeys(AT, 0.1), fast=True)
     assert verdicts(blocks)[0].startswith("holds: +0.100 [")
     words = [row[5] for row in rows(blocks) if row[1] == "wrong samples, usual rate"]
-    assert words == ["lower, decides nothing"] * 4
+    assert words == ["lower (not decisive)"] * 4
     text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
     assert "at the usual learning rate 2 of 5 models end at a KL above 0.2" in text
     assert [row[1] for row in rows(blocks, "language-signs")][3:] == ["0.0001", "0.0003"]
 
 
-def coin(folder: Path, ends: Mapping[str, tuple[float, float]]) -> list[Block]:
+CLIPPED = {"none": (0, 0), "below": (0, 0.01), "above": (0.03, 0), "both": (0.03, 0.01)}
+
+
+def coin(
+    folder: Path,
+    ends: Mapping[str, tuple[float, float]],
+    clipped: Mapping[str, tuple[float, float]] = CLIPPED,
+) -> list[Block]:
     """DAPO from random rewards, whose entropy and KL go in lines from 0.5 and 0 to these ends."""
     runs = [
         method(
             folder, "dapo", "addition", settings,
             {"entropy": (0.5, ends[name][0]), "kl": (0.0, ends[name][1]), "pass@1": (0.3, 0.3)},
-            {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01), "reward": (0.5, 0.5)},
+            {"reward": (0.5, 0.5)},
         )
         for name, settings in RANDOM.items()
     ]  # fmt: skip
+    for name, m in zip(RANDOM, runs, strict=True):
+        for part in m.parts:
+            path, (high, low) = part / "metrics.parquet", clipped[name]
+            table = pd.read_parquet(path).assign(clip_high=high, clip_low=low)
+            write_bytes(path, parquet_bytes(table))
     assert [*chapter.random_section(runs[1:], folder)] == []
     return [*chapter.random_section(runs, folder)]
 
@@ -85,7 +105,7 @@ def test_each_side_of_the_clip_is_held_against_no_clip_at_the_same_kl(tmp_path: 
     blocks = coin(tmp_path / "as said", as_said)
     said = ["holds: +0.200 [", "holds: -0.300 [", "holds: -0.100 ["]
     assert all(x.startswith(y) for x, y in zip(verdicts(blocks), said, strict=True))
-    assert rows(blocks, "language-coin")[2][:4] == ["above", "5", "3.20%", "1.20%"]
+    assert rows(blocks, "language-coin")[2][:4] == ["above", "5", "3.00%", "0.00%"]
     # Without a clip noise goes twice as far. Where the others are it has half of its gain.
     far = {"none": (0.9, 0.8), "below": (0.8, 0.4), "above": (0.6, 0.4), "both": (0.7, 1.6)}
     blocks = coin(tmp_path / "far", far)
@@ -93,6 +113,14 @@ def test_each_side_of_the_clip_is_held_against_no_clip_at_the_same_kl(tmp_path: 
     assert all(x.startswith(y) for x, y in zip(verdicts(blocks), said, strict=True))
     found = {row[1]: row[3][:6] for row in rows(blocks) if row[0].startswith("entropy at the end")}
     assert found["a clip below alone minus no clip"] == "-0.100"
+
+
+def test_a_clip_that_stops_nothing_is_no_treatment(tmp_path: Path) -> None:
+    ends = dict.fromkeys(RANDOM, (0.5, 0.4))
+    blocks = coin(tmp_path / "above", ends, {**CLIPPED, "above": (0, 0)})
+    assert [x.split(":")[0] for x in verdicts(blocks)] == ["not shown", "not tested", "not shown"]
+    blocks = coin(tmp_path / "none", ends, {**CLIPPED, "none": (0.01, 0)})
+    assert verdicts(blocks) == ["not tested: the treatment was not applied"] * 3
 
 
 def test_the_entropy_is_that_where_the_kl_is_first_reached() -> None:
@@ -152,21 +180,30 @@ def bend(part: Path, k: int) -> None:
     write_bytes(part / "metrics.parquet", parquet_bytes(table))
 
 
-def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
+def renewals(folder: Path, below: float = 0.0) -> list[Any]:
     """The reward model's is worth 0.2 at the end, the reference's nothing: 0.1 over a training."""
     ends = {"neither": 0.3, "the reference": 0.3, "the reward model": 0.5, "both": 0.5}
-    runs = [
+    return [
         method(
-            tmp_path, "process_grpo", "addition", RENEWED[name],
-            {"pass@1": (0.3, end), "kl": (0.0, 0.1)},
+            folder, "process_grpo", "addition", RENEWED[name],
+            {"pass@1": (0.3, end - below), "kl": (0.0, 0.1)},
             {"ranked": (60.0, 20.0), "rankable": (80.0, 80.0), "pairs": (0.0, 80.0)},
         )
         for name, end in ends.items()
     ]  # fmt: skip
+
+
+def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
+    runs = renewals(tmp_path)
     blocks = [*chapter.renewed_section(runs, tmp_path)]
     assert verdicts(blocks)[0].startswith("holds: +0.100 [")
+    assert (
+        cards(blocks)[0].claim == "Renewing the reward model during training improves the accuracy."
+    )
+    lower = [*chapter.renewed_section(renewals(tmp_path / "lower", below=0.3), tmp_path)]
+    assert "during training slows the loss of accuracy." in str(cards(lower)[0].claim)
     found = {row[1]: (row[3][:6], row[5]) for row in rows(blocks)}
-    assert found["reference renewed minus not"] == ("+0.000", "undecided, decides nothing")
+    assert found["reference renewed minus not"] == ("+0.000", "undecided (not decisive)")
     assert found["both renewed minus neither"][0] == "+0.100"
     table = rows(blocks, "language-renewed")
     assert [row[2] for row in table] == ["0", "0", "80", "80"]
