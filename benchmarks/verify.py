@@ -3,32 +3,35 @@
     python benchmarks/verify.py                                # ten cells, drawn at random
     python benchmarks/verify.py ppo/CartPole-v1 --seeds 3      # of cells with this name
     python benchmarks/verify.py CartPole-v1/ppo/169f4dbf       # one cell
-    python benchmarks/verify.py examples--sums.py--Sums --updates 2    # of a language model
+    python benchmarks/verify.py grpo/addition                  # of a language model
+    python benchmarks/verify.py examples--sums.py--Sums --updates 2    # of one from a folder
 
 A cell is a run: an algorithm on an environment with one set of hyperparameters. Its seeds are
-trained as its record says, by the code of this checkout, in memory: nothing is written. What is
-compared is the SHA-256 of a seed's weights, all rows of its curve (timesteps, returns, lengths) and
-the return of every episode of its evaluations; of a prediction all values, of a plan all sweeps. A
-line for each seed:
+trained as its record says, by the code of this checkout, in memory: nothing is written but the
+models that language models begin with. What is compared is the SHA-256 of a seed's weights, all
+rows of its curve (timesteps, returns, lengths) and the return of every episode of its evaluations;
+of a language model all rows of its curve and of the metrics of its updates; of a prediction all
+values, of a plan all sweeps. A line for each seed:
 
     equal    to the bit
-    close    of a language model: but for rounding
+    close    of a language model from a folder: but for rounding
     DIFFERS  the first difference: file, timestep, column, both values
     FAILED   cannot be trained here
 
 On native environments a seed has the same bits alone and in any batch, with any number of threads,
-compiler and CPU. What this does not hold for is left out, and counted: other libraries, language
-models, Gymnasium's own environments (`--backend gymnasium`, `--env-kwargs`, ids that are not
-native), what was trained on CUDA, or by PyTorch without a C compiler. What other code has trained
-is not drawn. Where it is named it is trained all the same, and its line says so: if it differs,
-check out the commit that trained it. Without a C compiler here there is nothing to compare.
+compiler and CPU; so has a language model that begins with one of ours, such as `tiny`. What this
+does not hold for is left out, and counted: other libraries, other language models, Gymnasium's own
+environments (`--backend gymnasium`, `--env-kwargs`, ids that are not native), what was trained on
+CUDA, or by PyTorch without a C compiler. What other code has trained is not drawn. Where it is
+named it is trained all the same, and its line says so: if it differs, check out the commit that
+trained it. Without a C compiler here there is nothing to compare.
 
-A language model takes too long to be trained whole. With `--updates 2` the first two updates are,
-without evaluations, and their metrics are compared with the published ones. The model must have a
-folder here (`make smol` makes that of SmolLM2) with the published contents. PyTorch gives the same
-bits with equal versions, threads and instructions of the CPU. With others they are close, within
-0.01% or a millionth, until rounding makes a drawn token another one: from there on they differ. One
-seed that is close is not so by chance.
+A language model from a folder takes too long to be trained whole. With `--updates 2` the first two
+updates are, without evaluations, and their metrics are compared with the published ones. The model
+must have a folder here (`make smol` makes that of SmolLM2) with the published contents. PyTorch
+gives the same bits with equal versions, threads and instructions of the CPU. With others they are
+close, within 0.01% or a millionth, until rounding makes a drawn token another one: from there on
+they differ. One seed that is close is not so by chance.
 
 The exit status is 0 if all seeds are equal or close, otherwise 1.
 """
@@ -53,7 +56,7 @@ from tyro.conf import Positional
 
 from manyseeds import kernels
 from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.store import first_updates
+from manyseeds.benchmarks.store import language_again
 from manyseeds.benchmarks.store.again import Again, machine_bound, train_again
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import processor
@@ -63,6 +66,8 @@ from manyseeds.cli import PUBLISHED, NonNegativeInt, PositiveInt, parse, path_of
 from manyseeds.errors import UsageError, did_you_mean, printable
 from manyseeds.record import layers, plural, provenance, read_json, read_parquet, run_paths
 from manyseeds.runs.control import Run
+from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.runs.planning import PlanningRun
 from manyseeds.runs.prediction import PredictionRun
 from manyseeds.runs.set_aside import differs, seeds_of, trainer
@@ -89,8 +94,8 @@ class Flags:
     draw: NonNegativeInt = 0
     """Seed of the draw, which is printed (0: a new one)."""
     updates: NonNegativeInt = 0
-    """Number of first updates of language models to verify; other runs are skipped (0: verify whole
-    trainings of the others)."""
+    """Number of first updates to verify, of language models from a folder; other runs are skipped
+    (0: verify whole trainings)."""
     results: str = ""
     """Folder with the runs (default: the published ones)."""
 
@@ -117,10 +122,11 @@ def named(results: Path, words: Sequence[str]) -> list[StoredRun]:
 def why_not(config: Mapping[str, Any], summary: Mapping[str, Any], updates: int = 0) -> str:
     """Why a part cannot be verified, by its config.json and summary.json; '' if it can.
 
-    updates: how many first ones of language models are to be, and nothing else; 0: the others.
+    updates: how many first ones of language models from a folder are to be, and nothing else; 0:
+    whole trainings.
     """
-    if updates:
-        return first_updates.why_not(config)
+    if updates or config["kind"] == LanguageRun.kind:
+        return language_again.why_not(config, whole=not updates)
     if reason := machine_bound(config):
         return reason
     if config["algo"] not in catalog.names("algos"):
@@ -173,6 +179,10 @@ def tables_of(run: Any) -> dict[str, pd.DataFrame]:
     """What a training in memory has measured, by the file in which it is stored."""
     import pandas as pd
 
+    if isinstance(run, SeedsRun):
+        each = {"curve.parquet": [x.curve() for x in run.runs]}
+        each["metrics.parquet"] = [x.metrics() for x in run.runs]
+        return {name: pd.concat(tables) for name, tables in each.items()}
     if isinstance(run, Run):
         return {"curve.parquet": run.curve(), "episodes.parquet": run.episodes()}
     if isinstance(run, PredictionRun):
@@ -234,14 +244,20 @@ def first_difference(
     return "" if lengths[0] == lengths[1] else f"{lengths[0]} rows published, {lengths[1]} here"
 
 
-def difference(cell: Cell, seed: int, again: Again) -> str:
+def difference(cell: Cell, seed: int, again: Again | SeedsRun) -> str:
     """The first difference between a seed of a cell and the same, trained again; '' if none."""
     k = cell.parts[seed]
     part, summary = cell.run.parts[k], cell.run.summaries[k]
-    for name, ours in tables_of(again.run).items():
+    for name, ours in tables_of(again.run if isinstance(again, Again) else again).items():
         with reading(part):
-            if found := first_difference(stored_table(part / name), ours, seed):
+            stored = stored_table(part / name)
+            if isinstance(again, SeedsRun) and name == "curve.parquet":  # --evaluations may differ
+                common = {*stored["samples"]} & {*ours["samples"]}
+                stored, ours = (x[x["samples"].isin(common)] for x in (stored, ours))
+            if found := first_difference(stored, ours, seed):
                 return f"{name}, {found}"
+    if isinstance(again, SeedsRun):
+        return ""  # each update's loss and norm are in its metrics
     published, here = (x["weights_sha256"][str(seed)] for x in (summary, again.summary))
     return "" if published == here else f"weights: SHA-256 {published} published, {here} here"
 
@@ -249,8 +265,10 @@ def difference(cell: Cell, seed: int, again: Again) -> str:
 def verified(cell: Cell, seeds: Sequence[int]) -> Iterator[tuple[str, list[str]]]:
     """`equal`, `DIFFERS` or `FAILED` for each of some seeds of a cell, and lines about it."""
     k = cell.parts[seeds[0]]
+    language = cell.run.kind == LanguageRun.kind
+    train = language_again.train_whole if language else train_again
     try:
-        again = train_again(cell.run.parts[k], cell.run.configs[k], seeds)
+        again = train(cell.run.parts[k], cell.run.configs[k], seeds)
         differences = {seed: difference(cell, seed, again) for seed in seeds}
     except UsageError as error:
         yield "FAILED", [f"{cell}: {error}"]
@@ -269,7 +287,7 @@ def verified(cell: Cell, seeds: Sequence[int]) -> Iterator[tuple[str, list[str]]
 def verified_updates(
     cell: Cell, seeds: Sequence[int], updates: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """The same of the first updates of a language model: `equal`, `close`, `DIFFERS` or `FAILED`.
+    """The same of the first updates of a language model from a folder, which may be `close`.
 
     One that is not equal has the machines below it: which bits PyTorch gives depends on them.
     """
@@ -278,7 +296,7 @@ def verified_updates(
         part, config = cell.run.parts[k], cell.run.configs[k]
         line = ", ".join(filter(None, [cell.seed(seed), other_code(config)]))
         try:
-            ours = first_updates.train(part, config, seed, updates)
+            ours = language_again.train_updates(part, config, seed, updates)
             with reading(part):
                 stored = stored_table(part / "metrics.parquet")[:updates]
                 found = first_difference(stored, ours, seed)

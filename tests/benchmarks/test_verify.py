@@ -20,11 +20,11 @@ import torch
 from manyseeds import kernels
 from manyseeds.algos import ppo, td_prediction, value_iteration
 from manyseeds.benchmarks import verify
-from manyseeds.benchmarks.store import first_updates
+from manyseeds.benchmarks.store import language_again
 from manyseeds.benchmarks.verify import main, why_not
 from manyseeds.digest import ROOT
-from manyseeds.llm_track import evaluation, rloo
-from manyseeds.record import PLAN, RunFolder, pack, provenance, read_json, seal
+from manyseeds.llm_track import evaluation, models, rloo
+from manyseeds.record import PLAN, RunFolder, pack, plural, provenance, read_json, seal
 from manyseeds.runs import language_seeds
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.planning import PlanningRun
@@ -214,7 +214,6 @@ def test_what_cannot_be_trained_here_has_failed(
 
 REASONS: dict[str, dict[str, Any]] = {
     "trained by sb3": {"source": "sb3"},
-    "of a language model": {"kind": "language"},
     "of an algorithm that is not in this checkout": {"algo": "mine"},
     "on Gymnasium's own environment": {"env": "LunarLander-v3"},
     "on Gymnasium's own environment ": {"config.backend": "gymnasium"},
@@ -376,17 +375,74 @@ def test_updates_of_another_model_have_failed(language_store: Path, capsys: Outp
     )
 
 
-def test_language_models_are_left_out_unless_updates_are_asked_for(
+def test_models_of_folders_are_left_out_unless_updates_are_asked_for(
     results: Path, language_store: Path, capsys: Output
 ) -> None:
     """Then there are no others."""
     for words, folder, line in (
-        ((), language_store, "left out 1 cell of a language model\n"),
+        ((), language_store, "left out 1 cell of a language model that is not made here\n"),
         (("--updates", "1"), results, "left out 3 cells of no language model\n"),
     ):
         with pytest.raises(SystemExit):
             main([*words, "--results", str(folder)])
         assert line in capsys.readouterr().out
+
+
+@pytest.fixture
+def made_store(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """A store with two seeds of RLOO on base models of two steps, which verify.py makes again."""
+    monkeypatch.setitem(models.BASES, "tiny-base", models.Base(steps=2))
+    monkeypatch.setattr(evaluation, "curve_size", lambda config: (2, 2))
+    monkeypatch.setattr(evaluation, "final_size", lambda *of: (2, 2))
+    config_of, again = language_again.config_of, str(tmp_path / "again")
+    monkeypatch.setattr(
+        language_again,
+        "config_of",
+        lambda *part: dataclasses.replace(config_of(*part), results=again),
+    )
+    settings: dict[str, Any] = {"prompts": 2, "group_size": 2, "total_samples": 16}
+    config = rloo.Config(
+        model="tiny-base", initial_per_seed=True, max_new_tokens=8, seeds=2, evaluations=1,
+        results=str(tmp_path / "results"), quiet=True, **settings,
+    )  # fmt: skip
+    language_seeds.main(config, rloo.train, rloo.PRESETS)
+    return tmp_path / "results"
+
+
+def test_a_model_that_is_made_here_is_trained_whole(made_store: Path, capsys: Output) -> None:
+    """From its initial model on, each seed alone or with others; what differs is named."""
+    before = everything(made_store)
+    for seeds in "12":
+        *lines, end = said(capsys, made_store, "rloo", "--seeds", seeds)
+        assert all(line.startswith("equal    RLOO on addition, ") for line in lines)
+        assert end == f"{plural(int(seeds), 'seed')}: {seeds} equal, 0 DIFFERS, 0 FAILED"
+        assert len(lines) == int(seeds)
+    assert everything(made_store) == before
+    change_metric(made_store, row=2)
+    line = said(capsys, made_store, "rloo", status=1)[0]
+    assert re.match("DIFFERS  .*: metrics.parquet, samples 12, entropy: ", line)
+
+
+NOT_WHOLE: dict[str, dict[str, Any]] = {
+    "of a language model that is not made here": {"config.model": "hub/model"},
+    "of a language model that is not made here ": {"config.reward_model": "hub/judge"},
+    "computed by PyTorch, not in C": {"execution.kernels": "none"},
+    "of a language model that PyTorch trains": {"config.lora_rank": 4},
+    "with code that is not of the examples": {"config.reward": ["mine.py:reward"]},
+    "on a data set (gsm8k)": {"config.task": "gsm8k"},
+    "trained on cuda": {"execution.device": "cuda"},
+    "": {},
+}
+
+
+@pytest.mark.parametrize("reason", NOT_WHOLE)
+def test_why_a_language_model_is_left_out(reason: str, made_store: Path) -> None:
+    part = next(made_store.glob("runs/*/rloo/*/seeds-000-000"))
+    config = read_json(part / "config.json")
+    for place, value in NOT_WHOLE[reason].items():
+        above, name = place.split(".")
+        config[above][name] = value
+    assert language_again.why_not(config, whole=True) == reason.strip()
 
 
 NO_UPDATES: dict[str, dict[str, Any]] = {
@@ -413,11 +469,11 @@ def test_why_updates_are_left_out(reason: str, language_store: Path) -> None:
     """Nothing stored makes this command ask a hub, or run code of elsewhere."""
     part = next(language_store.glob("runs/*/rloo/*/seeds-000-000"))
     config = read_json(part / "config.json")
-    assert first_updates.why_not(config) == ""
+    assert language_again.why_not(config, whole=False) == ""
     for place, value in NO_UPDATES[reason].items():
         *above, name = place.split(".")
         (config[above[0]] if above else config)[name] = value
-    assert first_updates.why_not(config) == reason.strip()
+    assert language_again.why_not(config, whole=False) == reason.strip()
 
 
 @pytest.mark.parametrize(
@@ -445,7 +501,7 @@ def test_settings_that_cannot_be_are_a_reason(
     part = next(language_store.glob("runs/*/rloo/*/seeds-000-000"))
     config = read_json(part / "config.json")
     config["config"][name] = value
-    assert reason in first_updates.why_not(config)
+    assert reason in language_again.why_not(config, whole=False)
 
 
 def test_a_stored_run_chooses_nothing_but_what_changes_a_curve(
@@ -459,10 +515,10 @@ def test_a_stored_run_chooses_nothing_but_what_changes_a_curve(
 
     def train(config: rloo.Config, run: Any) -> None:
         trained.append(config)
-        raise first_updates.Enough
+        raise language_again.Enough
 
     monkeypatch.setattr(rloo, "train", train)
-    first_updates.train(part, config, 0, 1)
+    language_again.train_updates(part, config, 0, 1)
     plain = rloo.Config()
     assert (trained[0].device, trained[0].track) == (plain.device, plain.track)
     assert trained[0].results == plain.results

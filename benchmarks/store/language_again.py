@@ -1,11 +1,11 @@
-"""The first updates of a language model from a folder, trained again in memory."""
+"""Language models, trained again in memory: whole, or the first updates of one from a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -16,6 +16,7 @@ from manyseeds.benchmarks.experiments import catalog
 from manyseeds.cli import Added, Execution, field_marks, flag, from_identity, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
+from manyseeds.kernels.guard import looking_by_iteration
 from manyseeds.llm_track.tasks import GENERATED, MADE, MODELS
 from manyseeds.process import set_up_process
 from manyseeds.runs.language import LanguageConfig, LanguageRun
@@ -29,11 +30,12 @@ EXAMPLES = ROOT / "examples"
 SHOWN = 80  # characters of a name in a reason
 
 
-def why_not(stored: Mapping[str, Any]) -> str:
-    """Why the first updates of a language model cannot be trained again here, by its config.json;
-    '' if they can.
+def why_not(stored: Mapping[str, Any], whole: bool) -> str:
+    """Why a language model cannot be trained again here, by its config.json; '' if it can.
 
-    What is stored must not make this command ask a hub, nor run code that is not of the examples.
+    whole: from a model that is made here, in C, to the same bits; otherwise its first updates, from
+    a model in a folder. What is stored must not make this command ask a hub, nor run code that is
+    not of the examples.
     """
     device = stored["execution"]["device"]
     if stored["kind"] != LanguageRun.kind:
@@ -45,18 +47,30 @@ def why_not(stored: Mapping[str, Any]) -> str:
     if stored["algo"] not in catalog.names("llm_track"):
         return "of an algorithm that is not in this checkout"
     try:
-        return not_of_here(settings_of(stored))
+        settings = settings_of(stored)
+        return not_of_here(settings, whole) or (whole and not_in_c(stored, settings)) or ""
     except (UsageError, ValueError) as error:
         return f"with invalid settings ({error})"
 
 
-def not_of_here(settings: Mapping[str, Any]) -> str:
+def not_in_c(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Why PyTorch has trained a language model, or would; '' if C has and would."""
+    if not isinstance(stored["execution"].get("kernels"), dict):
+        return "computed by PyTorch, not in C"
+    together = from_identity(catalog.module("llm_track", stored["algo"]).Config, settings)
+    return "" if together.trains_together() else "of a language model that PyTorch trains"
+
+
+def not_of_here(settings: Mapping[str, Any], made: bool) -> str:
     """Which model, code or data that settings name is not of this checkout; '' if all are.
 
-    Raises UsageError for what can name no file.
+    made: models are those that are made here; otherwise each has a folder. Raises UsageError for
+    what can name no file.
     """
     for name in filter(None, (settings.get(x) for x in MODELS)):
-        if name in MADE or not os.path.isdir(name):
+        if made and name not in MADE:
+            return "of a language model that is not made here"
+        if not made and (name in MADE or not os.path.isdir(name)):
             return f"of a language model without a folder here ({name[:SHOWN]})"
     for field, value in settings.items():
         for x in value if isinstance(value, list) else [value]:
@@ -124,20 +138,25 @@ class FirstUpdates(SeedsRun):
             raise Enough
 
 
-def train(part: Path, stored: Mapping[str, Any], seed: int, updates: int) -> pd.DataFrame:
-    """The metrics of the first updates of a seed, trained as config.json of a part says.
-
-    Raises UsageError, also where a model that it names has other contents here.
-    """
+def config_of(part: Path, stored: Mapping[str, Any]) -> Any:
+    """The Config that config.json of a part says. Raises UsageError, also where a model that it
+    names has other contents here."""
     module = catalog.module("llm_track", stored["algo"])
-    threads = stored["execution"]["threads"]  # another number sums up in another order
+    threads = stored["execution"]["threads"]  # PyTorch sums up in another order with another number
     with reading(part, "cannot be trained here"):
         config = from_identity(module.Config, settings_of(stored))
         config = dataclasses.replace(config, threads=threads, quiet=True)
         own = identity(config)
-        if other := [name for name in own if own[name] != stored["config"].get(name)]:
-            raise UsageError(f"{other[0]} is {own[other[0]]} here, not the published one")
-        set_up_process(threads)
+    if other := [name for name in own if own[name] != stored["config"].get(name)]:
+        raise UsageError(f"{other[0]} is {own[other[0]]} here, not the published one")
+    set_up_process(threads)
+    return config
+
+
+def train_updates(part: Path, stored: Mapping[str, Any], seed: int, updates: int) -> pd.DataFrame:
+    """The metrics of the first updates of a seed, as its config.json says. Raises as config_of."""
+    config, module = config_of(part, stored), catalog.module("llm_track", stored["algo"])
+    with reading(part, "cannot be trained here"):
         run = FirstUpdates(config, seed, stored["algo"], updates)
         try:
             with contextlib.suppress(Enough):
@@ -145,3 +164,19 @@ def train(part: Path, stored: Mapping[str, Any], seed: int, updates: int) -> pd.
         finally:
             run.close()
         return run.runs[0].metrics()
+
+
+def train_whole(part: Path, stored: Mapping[str, Any], seeds: Sequence[int]) -> SeedsRun:
+    """Some seeds of a run, as config.json of one says. Raises as config_of.
+
+    Models that they begin with are made first, and kept where trainings of one's own keep theirs.
+    """
+    config, module = config_of(part, stored), catalog.module("llm_track", stored["algo"])
+    with reading(part, "cannot be trained here"):
+        run = SeedsRun(config, seeds, algo=stored["algo"])
+        try:
+            with looking_by_iteration():
+                run.finish(module.train(config, run))
+        finally:
+            run.close()
+        return run
