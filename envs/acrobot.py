@@ -102,7 +102,7 @@ class Acrobot(NativeEnv):
         obs_size=6,
         reward_threshold=-100.0,
         random_score=-498.9,  # measured with Gymnasium 1.4.0, 1,200 episodes: +-0.3
-        reference_score=-69.1,  # best published
+        reference_score=-69.1,  # one agent of rl-baselines3-zoo's QR-DQN
     )
     c_name = "acrobot"
     initial_noise = 4

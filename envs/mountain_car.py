@@ -84,7 +84,7 @@ class MountainCar(Valley):
         obs_size=2,
         reward_threshold=-110.0,
         random_score=-200.0,  # measured with Gymnasium 1.4.0: it never arrives
-        reference_score=-100.8,  # best published: DQN of rl-baselines3-zoo
+        reference_score=-100.8,  # one agent of rl-baselines3-zoo's DQN: no bound
     )
     c_name = "mountain_car"
     force = 0.001
@@ -135,7 +135,7 @@ class MountainCarContinuous(Valley):
         # Doing nothing. The uniformly random policy scores less, -33.3 (measured with Gymnasium
         # 1.4.0): a policy that only learned to do nothing would have a high normalised score.
         random_score=0.0,
-        reference_score=96.7,  # best published
+        reference_score=96.7,  # one agent of rl-baselines3-zoo's ARS
     )
     c_name = "mountain_car_continuous"
     force = 0.0015

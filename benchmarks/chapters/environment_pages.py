@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from manyseeds import plots
+from manyseeds import envs, plots
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Cell,
@@ -80,6 +80,24 @@ CLEANRL = {
     ("MountainCar-v0", "ppo"): "-200.0 +- 0.0",
     ("MountainCar-v0", "dqn"): "-194.9 +- 8.5",
 }
+# What the reference scores are; the numbers are in the environments' specs. Those of `BENCHMARK`
+# are one agent's, the best of many and so a lucky one: a stated scale, and no bound.
+ZOO = "rl-baselines3-zoo's benchmark.md at 22e3ff2"
+OPTIMUM = "the highest possible mean return"
+BENCHMARK = {
+    "Acrobot-v1": f"that of one agent of QR-DQN in {ZOO}, the best one there",
+    "MountainCar-v0": f"that of one agent of DQN in {ZOO}, the best one there",
+    "MountainCarContinuous-v0": f"that of one agent of ARS in {ZOO}, the best one there",
+    "Pendulum-v1": f"a round number above that of one agent of TD3 in {ZOO}, the best one there",
+}
+REFERENCES = {
+    **dict.fromkeys(("CartPole-v1", "CliffWalking-v1", "Taxi-v4", "Gridworld-v0"), OPTIMUM),
+    **dict.fromkeys(
+        ("FrozenLake-v1", "FrozenLake8x8-v1"),
+        "the mean return of the best policy that does not depend on the step",
+    ),
+    **BENCHMARK,
+}
 POLICIES = ("algorithm", "rank", "seed", "final score", "of 100 other episodes, about 95%")
 POLICIES_NOTE = Text(
     "The weights of the median and the worst seed of a run are published. ",
@@ -114,7 +132,8 @@ def page(pairs: Sequence[Pair], results: Path) -> Page:
 def opening(pairs: Sequence[Pair]) -> list[Block]:
     """The scale of the environment, and the rule of the verdicts on it."""
     judged = any(pair.verdict(measure) for pair in pairs for measure in MEASURES)
-    return [scale_text(pairs[0].headline[0]), *([RULE] if judged else [])]
+    source = reference_text(pairs)
+    return [scale_text(pairs[0].headline[0], source), *([RULE] if judged else [])]
 
 
 def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
@@ -140,8 +159,25 @@ def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
     yield provenance(pairs, results)
 
 
-def scale_text(result: Result) -> Text:
-    """Threshold, random and reference score of the environment."""
+def reference_text(pairs: Sequence[Pair]) -> str:
+    """Where the reference score is from, and how close to it our runs are where it is that of one
+    agent; empty where it is not known."""
+    env, ours = pairs[0].env, [pair.ours for pair in pairs if pair.ours]
+    if env not in REFERENCES or env not in envs.NATIVE:
+        return ""
+    text = f" The reference is {REFERENCES[env]}"
+    if env not in BENCHMARK or not ours:
+        return f"{text}."
+    best = max(ours, key=lambda r: float(r.final.mean()))
+    return (
+        f"{text}: a stated scale, and no bound. The best mean of our runs is that of "
+        f"{display(best.algo)}, {best.number(float(best.final.mean()))} after "
+        f"{best.timesteps_requested:,} timesteps (n = {len(best.seeds)})."
+    )
+
+
+def scale_text(result: Result, source: str = "") -> Text:
+    """Threshold, random and reference score of the environment. source: of the latter."""
     spec = result.spec
     bar = spec.reward_threshold
     threshold = "No reward threshold" if bar is None else f"Reward threshold {bar:g}"
@@ -152,6 +188,7 @@ def scale_text(result: Result) -> Text:
     scale = "random or reference score unknown, so no verdicts"
     if spec.reference_score is not None and spec.random_score is not None:
         scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
+        return Text(f"{threshold}; {scale}.{source}")
     return Text(f"{threshold}; {scale}.")
 
 

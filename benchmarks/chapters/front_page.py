@@ -55,8 +55,8 @@ SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
-    "Mean score (0 is a random policy, 1 the reference that the environment's page states) after "
-    "the timesteps below it. Where an algorithm of the column trains for "
+    "Mean score (0 is a random policy, 1 the reference named on the environment's page) after the "
+    "timesteps below it. Where an algorithm of the column trains for "
     "fewer, the score after as many follows, and after a semicolon that at the algorithm's own "
     "budget where that is larger. In bold are those that are not shown to score less than the best "
     "of all that train for as many timesteps (single tests at 95%). The sign is the verdict on "

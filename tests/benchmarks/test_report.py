@@ -633,6 +633,17 @@ def test_those_not_shown_to_be_less_lead_together(tmp_path: Path) -> None:
     assert front_page.standing(read_store(tmp_path).found).leaders == {"ppo", "trpo"}
 
 
+def test_an_environment_says_what_its_reference_is(tmp_path: Path) -> None:
+    """With our best mean where it is that of one published agent."""
+    plant(tmp_path, "ppo", around(-101.0), env="MountainCar-v0")
+    plant(tmp_path, "a2c", around(-120.0), env="MountainCar-v0")
+    plant(tmp_path, "ppo", around(490.0))
+    pages = [written(tmp_path, env) for env in (ENV, "MountainCar-v0")]
+    assert "reference 500. The reference is the highest possible mean return.\n" in pages[0]
+    assert "reference -100.8. The reference is that of one agent of DQN in rl-" in pages[1]
+    assert "mean of our runs is that of PPO, -101.0 after 1,000,000 timesteps (n = 10)" in pages[1]
+
+
 def test_the_matrix_compares_after_as_many_timesteps(tmp_path: Path) -> None:
     """A2C leads at the common budget, of those that train for as long; DQN leads after its own."""
     plant(tmp_path, "ppo", around(490.0), middle=490.0, total_timesteps=100_000)
