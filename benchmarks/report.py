@@ -21,13 +21,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyseeds.benchmarks.chapters import environment_pages, front_page, language_claims, taxonomy
+from manyseeds.benchmarks.chapters import (
+    environment_pages,
+    front_page,
+    language_claims,
+    speed,
+    taxonomy,
+)
 from manyseeds.benchmarks.chapters.blocks import Page, cells_of, text_of
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.markdown import Writer, escape, markdown, write_files
+from manyseeds.benchmarks.measurements import throughput
 from manyseeds.benchmarks.store.comparison import Pair, csv_tables
 from manyseeds.benchmarks.store.methods import seed_table
-from manyseeds.benchmarks.store.stored import LEFT_OUT
+from manyseeds.benchmarks.store.stored import LEFT_OUT, find_file, section_of
 from manyseeds.benchmarks.store.whole import by_environment, own_runs, progress, read_store
 from manyseeds.cli import PUBLISHED, LayerConfig, parse
 from manyseeds.errors import UsageError
@@ -186,6 +193,10 @@ def write_readmes(front: Page, pages: Sequence[Page], results: Path) -> None:
         (home / "llm_track" / README, [language_claims.summary(claims)]),
     ):
         front_page.update_readme(readme, Writer(results, readme.parent).blocks(blocks))
+    timed = section_of(find_file(results, "throughput.json"), throughput.STORED, speed.for_readme)
+    if timed:
+        text = Writer(results, home).blocks(timed)
+        front_page.update_readme(home / README, text, front_page.SPEED)
 
 
 def report_environment(results: Path, env: str) -> None:

@@ -81,6 +81,7 @@ AGAIN = (
 FIGURES = ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "CartPole-v1")
 # Where the outcome stands in README.md of the project.
 BEGIN, END = "<!-- outcome, written by report.py --publish -->", "<!-- end of outcome -->"
+SPEED = "<!-- speed, written by report.py --publish -->", "<!-- end of speed -->"  # and its speed
 
 
 def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page]) -> list[Block]:
@@ -169,13 +170,13 @@ def excerpt(blocks: Sequence[Block]) -> list[Block]:
     return [*outcomes, *matrices[:1], *(block for block in blocks if block is KEY)]
 
 
-def update_readme(path: Path, text: str) -> None:
-    """Put a text between the marks of the outcome in a README.md that has them."""
+def update_readme(path: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
+    """Put a text between marks, those of the outcome, in a README.md that has them."""
     if not path.is_file():
         return
     old = path.read_text()
-    before, begin, rest = old.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = old.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if begin and end and (new := f"{before}{begin}\n{text}\n{end}{after}") != old:
         write_bytes(path, new.encode())
 

@@ -110,6 +110,42 @@ def summary(stored: Stored, seeds: int = SHOWN_SEEDS) -> str:
     return " ".join([first, *(f"On {env}: {', '.join(found)}." for env, found in by_env.items())])
 
 
+def for_readme(stored: Stored) -> list[Block]:
+    """What README.md of the project says of one seed and of `SHOWN_SEEDS` on `ENV`, as multiples of
+    SB3's speed, and of RLtools: the faster of ours and rejax in bold."""
+    sizes = 1, SHOWN_SEEDS
+    found = {seeds: against_sb3(stored, seeds) for seeds in sizes}
+    systems = OURS, "rejax"
+    rows: list[tuple[Cell, ...]] = []
+    for name in found[1]:
+        if SUBJECTS[name].env != ENV or any(name not in timed for timed in found.values()):
+            continue
+        cells: dict[tuple[str, int], Cell] = {}
+        for seeds, timed in found.items():
+            ratios = {x: timed[name][x]["ratio"] for x in systems if x in timed[name]}
+            best = max(ratios, key=lambda x: ratios[x]) if len(ratios) > 1 else ""
+            for system, ratio in ratios.items():
+                text = times(ratio)
+                cells[system, seeds] = Strong(text) if system == best else text
+        rows.append((label(name), *(cells.get((x, n), "") for x in systems for n in sizes)))
+    if not rows:
+        return []
+    columns = ("seeds", *map(str, sizes), *(f"rejax, {n}" for n in sizes))
+    return [Table("", columns, rows), *against_rltools(stored)]
+
+
+def against_rltools(stored: Stored) -> Iterator[Text]:
+    """One seed of ours beside one of RLtools'; nothing where it was not timed."""
+    for name, rows in against_peers(stored, 1).items():
+        if "rltools" in rows:
+            ratio = rows[OURS]["timesteps_per_s"] / rows["rltools"]["timesteps_per_s"]
+            subject = SUBJECTS[name]
+            yield Text(
+                f"On {subject.env} one seed of {display(subject.algo)} is {times(ratio)} times as "
+                "fast as in RLtools, a C++ library."
+            )
+
+
 def fastest_table(stored: Stored, device: str) -> Table:
     """Timesteps/s of every system, one seed first, the fastest of a line in bold."""
     sizes = {r["seeds"] for block in stored.values() for r in block["rows"] if r["system"] == OURS}

@@ -28,6 +28,7 @@ from manyseeds.benchmarks.chapters import (
     evidence,
     front_page,
     markdown,
+    speed,
 )
 from manyseeds.benchmarks.chapters.blocks import (
     OURS,
@@ -43,6 +44,7 @@ from manyseeds.benchmarks.chapters.blocks import (
 )
 from manyseeds.benchmarks.chapters.contents import CHAPTERS
 from manyseeds.benchmarks.chapters.environment_pages import page_name
+from manyseeds.benchmarks.chapters.markdown import Writer
 from manyseeds.benchmarks.experiments import verdicts
 from manyseeds.benchmarks.experiments.revised import Revised
 from manyseeds.benchmarks.experiments.suite import COMMON, SUITES, Cell
@@ -573,6 +575,32 @@ def test_readmes_have_the_outcome_of_the_report(readme: str, page: str) -> None:
     published = (ROOT / page).read_text()
     assert len(parts) > 20
     assert [part for part in parts if part.strip(" -:.\n") not in published] == []
+
+
+def test_the_readme_has_the_speeds_that_were_measured() -> None:
+    stored = read_json(ROOT / "results/throughput.json")
+    begin, end = front_page.SPEED
+    shown = (ROOT / "README.md").read_text().split(f"{begin}\n")[1].split(f"\n{end}")[0]
+    assert shown == Writer(ROOT / "results", ROOT).blocks(speed.for_readme(stored))
+    words = {6: "a sixth", 5: "a fifth", 7: "a seventh"}
+    of_ten = speed.against_sb3(stored)["ppo"]["manyseeds"]["ratio"]
+    said = f"ten seeds of PPO take {words[round(of_ten / 10)]} of the time that SB3 takes for one"
+    assert said in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_questions_have_the_speeds_that_were_measured() -> None:
+    stored = read_json(ROOT / "results/throughput.json")
+    longer = {}
+    for algo in ("ppo", "a2c"):
+        one, ten = (
+            speed.against_sb3(stored, n)[algo]["manyseeds"]["timesteps_per_s"] for n in (1, 10)
+        )
+        longer[algo] = 10 * one / ten
+    assert round(longer["a2c"]) == 2
+    said = (
+        f"ten seeds of PPO take {longer['ppo']:.1f} times as long as one, and ten of A2C twice as"
+    )
+    assert said in " ".join((ROOT / "docs/questions.md").read_text().split())
 
 
 def test_an_excerpt_has_the_outcome_and_the_first_matrix_with_its_key() -> None:
