@@ -63,9 +63,9 @@ def curves_of(
 SIDE_RULE = (
     "Differences are paired over seeds. One lies on a side where its 95% interval does and p is "
     "below 0.05, by Student's paired test. The p-values of all differences on a page that decide a "
-    "claim are corrected together (Holm, 1979); the intervals are of one difference each. Of an "
-    f"undecided one stands the true difference that would be shown in {POWER:.0%} of cases at the "
-    "corrected level: 0.05 over the number of undecided ones."
+    "claim are corrected together (Holm, 1979); the intervals are of one difference each. For an "
+    "undecided one the tables give the true difference that would be shown in "
+    f"{POWER:.0%} of cases at the corrected level: 0.05 over the number of undecided ones."
 )
 
 

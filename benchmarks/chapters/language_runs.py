@@ -74,7 +74,8 @@ def names() -> Iterator[tuple[str, str, Mapping[str, Any], str]]:
 
 def about(m: Method) -> str:
     """`groups of 16`: the name of an experiment's run, of another one how its settings differ."""
-    return next((name for *of, name in names() if m.is_run_of(*of)), m.changed)
+    found = (name for algo, task, x, name in names() if m.is_run_of(algo, task, x))
+    return next(found, m.changed)
 
 
 def named(m: Method) -> str:
