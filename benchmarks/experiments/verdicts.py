@@ -14,11 +14,12 @@ and 100 seeds of SB3's, whose seeds are dear, and with all of ours up to OURS, w
                     alike within MARGIN_LEAST: that ours is equivalent then says nothing
 
 The first look that decides is the verdict; no seeds of SB3's are added after it. It is final when
-ours has the seeds that the suite states. `benchmarks/error_rates.py`
-simulates the rule: each word is wrong in at most 5% of cases over all looks (Pocock 1977, "Group
-sequential methods in the design and analysis of clinical trials"). For that an interval has to
-know both sides' shapes (`one_shape` of stats.parity): with the plain bootstrap, skewed scores that
-differ by the margin are called equivalent in 8.6% of cases, and those of PPO on
+ours has the seeds that the suite states. `benchmarks/error_rates.py` simulates the rule, which aims
+at an error of at most 5% for each word over all looks (Pocock 1977, "Group sequential methods in
+the design and analysis of clinical trials"). Better and worse come near it in the worst case, and
+equivalence exceeds it where rare failures are all on one side; the page of verdicts has all rates.
+An interval has to know both sides' shapes (`one_shape` of stats.parity): with the plain bootstrap,
+skewed scores that differ by the margin are called equivalent in 8.6% of cases, and those of PPO on
 MountainCarContinuous-v0, of which one seed in sixty is far off, in 17%.
 
 Margins are as wide as MARGIN at most, and so narrow that with all seeds of the rule nine in ten

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -247,6 +248,16 @@ def test_coverage_of_scores_that_take_two_values() -> None:
     five, *_, thirty, _ = error_rates.coverage(draw, "mean", 500)
     assert thirty == pytest.approx(0.956, abs=0.025)
     assert five == pytest.approx(1 - 0.9**5, abs=0.06)
+
+
+def test_the_documentation_has_the_highest_error_rates() -> None:
+    """Of better or worse and of equivalent, each with its bound."""
+    stored = json.loads((ROOT / "results" / "error_rates.json").read_text())
+    numbers = [str(x.number) for x in evidence.error_rates(stored) if isinstance(x, Claim)]
+    highest = [re.match(r"([\d.]+%), at most ([\d.]+%)", number) for number in numbers]
+    said = (ROOT / "docs" / "reading-the-numbers.md").read_text()
+    found = re.findall(r"([\d.]+%)(?: of comparisons)? \(at most ([\d.]+%)\)", said)
+    assert found == [x and x.groups() for x in highest]
 
 
 def test_published_error_rates_hold() -> None:
