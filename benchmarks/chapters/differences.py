@@ -309,8 +309,9 @@ def weakest(found: Sequence[Compared], sign: int, means: bool = True) -> str:
     text += f", n = {least.difference.n}"
     if len(found) > 1:
         agree, contradict = (sum(x.sign == s for x in found) for s in (sign, -sign))
-        text += f" (the weakest of {len(found)} comparisons; {agree} agree with the claim, "
-        text += f"{contradict} contradict it)"
+        text += f" (the least favourable to the claim of {len(found)} comparisons; {agree} "
+        text += f"agree{'s' * (agree == 1)} with it, {contradict} "
+        text += f"contradict{'s' * (contradict == 1)} it)"
     if means and verdict_on(found, sign) == "not shown":
         for digits, unit in dict.fromkeys((x.digits, x.unit) for x in found):
             of_unit = [x.difference for x in found if (x.digits, x.unit) == (digits, unit)]

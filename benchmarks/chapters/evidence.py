@@ -172,8 +172,8 @@ HOW_TO_READ = Items(
             Strong("n"),
             " is the number of seeds; ",
             Code("30 of 60"),
-            " means that the next look needs 60. SB3 has as many as decide both verdicts, or as "
-            "the last look needs.",
+            " means that the next look needs 60. SB3 has as many as it takes to decide both "
+            "verdicts, or as the last look needs.",
         ),
         (
             Strong("Stale"),
@@ -237,7 +237,11 @@ def outcome(found: Sequence[Pair]) -> str:
     if not (pairs := judged(found)):
         return ""
     auc, late = (
-        ", ".join(f"{word} in {n}" for word, n in counted(verdicts(pairs, measure)).items() if n)
+        ", ".join(
+            f"{'at the ' * (word == 'ceiling')}{word} in {n}"
+            for word, n in counted(verdicts(pairs, measure)).items()
+            if n
+        )
         for measure in MEASURES
     )
     return (
@@ -275,10 +279,10 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     yield from undecided(pairs)
     yield Heading("Together", level=3)
     yield Text(
-        "Of the verdicts, at most 5% would differ (be better or worse) on average without any true "
-        "difference. The z of their permutation tests is pooled "
-        "(Stouffer's); above 0 ours scores higher. It is approximate, because testing stops at the "
-        "first decision."
+        "Of the verdicts, about 5% at most would differ (be better or worse) on average without a "
+        "true difference; the error rates have the worst case. The z of their permutation tests is "
+        "pooled (Stouffer's); above 0 ours scores higher. It is approximate, because testing stops "
+        "at the first decision."
     )
     together = [together_row(verdicts(pairs, x), name) for x, name in MEASURES.items()]
     yield Table("verdicts-together", TOGETHER, together)

@@ -210,8 +210,8 @@ def baselines(find: Find) -> Iterator[Block]:
             "it adds what depends on the state. A setting is not tested where neither side ends "
             f"{LEARNS:g} above a random policy, in normalised scores. Stated before the runs with "
             "a baseline and more or larger steps, when all others were known. Signal / noise is "
-            "the squared length of the true gradient divided by the variance of an update's. It is "
-            "not known of longer trainings, whose metrics are means over several updates."
+            "the squared length of the true gradient divided by the variance of an update's: "
+            "unknown for longer trainings, whose metrics are means over several updates."
         ),
         Table("failures-noise", NOISE_COLUMNS, [*noise_rows(pairs, learns)]),
     ]

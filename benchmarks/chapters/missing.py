@@ -90,7 +90,7 @@ def total(missing: Sequence[Missing], costs: Sequence[SeedCost | None]) -> Text:
     of_language = sum(each for x, each in known if x.cell.package == "llm_track") / 60
     unknown = costs.count(None)
     return Text(
-        f"In all {of_all:,.1f} core-hours, {of_language:,.1f} of them of language models",
+        f"In all, {of_all:,.1f} core-hours, {of_language:,.1f} of them for language models",
         f", without {plural(unknown, 'cell')} whose cost is {UNKNOWN}." if unknown else ".",
         MODELS if any(x.cell.package == "llm_track" for x in missing) else "",
     )

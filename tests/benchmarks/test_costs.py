@@ -70,7 +70,7 @@ def test_two_finished_seeds_give_the_cost_of_the_others(monkeypatch: Patch) -> N
     text, rows = text_and_row(runs, *cells)
     budget = "100,000 timesteps"
     assert rows == [["ppo on CartPole-v1, 30 seeds", "2-29", budget, "42", "its finished seeds"]]
-    assert "In all 0.7 core-hours, 0.0 of them of language models." in text
+    assert "In all, 0.7 core-hours, 0.0 of them for language models." in text
     assert "Initial models" not in text
 
 
@@ -149,7 +149,7 @@ def test_the_sum_says_what_is_of_language_models_and_what_is_unknown() -> None:
     cells = [Missing(PPO, [*range(80)]), Missing(GRPO, [*range(10)]), unknown]
     text, rows = text_and_row(runs, *cells)
     assert [row[3] for row in rows] == ["120", "60", "unknown"]
-    assert "In all 3.0 core-hours, 1.0 of them of language models, without 1 cell whose" in text
+    assert "In all, 3.0 core-hours, 1.0 of them for language models, without 1 cell whose" in text
 
 
 def test_initial_models_are_named_where_language_models_are_missing() -> None:

@@ -170,7 +170,8 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     ]  # fmt: skip
     blocks = [*chapter.zero_section([weak, *strong], tmp_path)]
     none, *some = verdicts(blocks)
-    least = "pass@1 after minus before: GRPO from 200 steps, 15% demonstrations, n = 5 (the weakest"
+    least = "pass@1 after minus before: GRPO from 200 steps, 15% demonstrations, n = 5 (the least"
+    least += " favourable to the claim"
     assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least} of 7")
     # Without a gradient in any step nothing is decided, whatever comes of it.
     words = {row[1]: row[5] for row in rows(blocks) if row[0] == "pass@1 after minus before"}
