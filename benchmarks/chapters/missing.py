@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
 
 from manyseeds.benchmarks.chapters.blocks import Block, Items, Table, Text
-from manyseeds.benchmarks.experiments.suite import Cell
-from manyseeds.benchmarks.store.comparison import Missing, untrained_presets
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell
+from manyseeds.benchmarks.store.comparison import Missing, all_cells, run_of, untrained_presets
 from manyseeds.benchmarks.store.costs import SeedCost, budget, cost_of, misses
+from manyseeds.benchmarks.store.results import Result, seeds_due
 from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.benchmarks.store.whole import Store
 from manyseeds.cli import identity
@@ -25,10 +27,13 @@ MODELS = (
 
 def page(store: Store) -> Iterator[Block]:
     """The page; empty where no seed is missing."""
-    if not store.missing:
+    looks = next_looks(store)
+    lacking = [*store.missing, *looks]
+    if not lacking:
         return
     yield Text(
-        "Unfinished seeds of the suites, and the minutes of a core that those of a cell take "
+        "Unfinished seeds of the suites, those of SB3's that an undecided verdict asks for (its "
+        "next look), and the minutes of a core that those of a cell take "
         "together, evaluations included. The estimate is what a seed took in the cheapest part of "
         "a finished run of the same algorithm and source: of the cell's own run or, without one, "
         "of that with the fewest other settings, if possible on the same environment or task. The "
@@ -36,13 +41,35 @@ def page(store: Store) -> Iterator[Block]:
         "evaluations sample more. Beside other processes everything takes longer."
         f"{misses_text(store.runs)}"
     )
-    costs = [cost_of(missing.cell, store.runs) for missing in store.missing]
-    rows = [row(*x) for x in zip(store.missing, costs, strict=True)]
+    costs = [cost_of(missing.cell, store.runs) for missing in lacking]
+    rows = [row(x, cost, x in looks) for x, cost in zip(lacking, costs, strict=True)]
     yield Table("missing", COLUMNS, rows)
-    yield total(store.missing, costs)
+    yield total(lacking, costs)
     if presets := untrained_presets():
         yield Text("Presets that no suite trains:")
         yield Items(presets)
+
+
+def next_looks(store: Store) -> list[Missing]:
+    """The seeds of SB3's that the rule of verdicts asks for and no suite does: of the algorithms on
+    their environments, and of the page of interchangeable libraries."""
+    due = {of_run(x.sb3): (x.sb3, x.requested_seeds(x.sb3)) for x in store.found if x.sb3}
+    for cell in SUITES["interchange"]:
+        sides = [run_of(replace(cell, source=x), store.loaded) for x in ("manyseeds", "sb3")]
+        if cell.source == "sb3" and sides[0] and sides[1]:
+            due.setdefault(cell.run, (sides[1], seeds_due(sides[0], sides[1])))
+    listed = {missing.cell.run for missing in store.missing}
+    cells = {cell.run: cell for cell in all_cells() if cell.source == "sb3" and not cell.first_seed}
+    return [
+        Missing(replace(cells[run], seeds=n), list(range(theirs.first_seeds, n)))
+        for run, (theirs, n) in due.items()
+        if run in cells and run not in listed and n > theirs.first_seeds
+    ]
+
+
+def of_run(result: Result) -> Path:
+    """A run as cells name it."""
+    return Path(*result.run.path.parts[-3:])
 
 
 def misses_text(runs: Sequence[StoredRun]) -> str:
@@ -63,12 +90,12 @@ def minutes(missing: Missing, cost: SeedCost) -> float:
     return len(missing.seeds) * cost.seconds / 60
 
 
-def row(missing: Missing, cost: SeedCost | None) -> tuple[str, ...]:
-    """The cells of the table of an unfinished cell of the suites."""
+def row(missing: Missing, cost: SeedCost | None, next_look: bool = False) -> tuple[str, ...]:
+    """The cells of the table of an unfinished cell of the suites, or of one for a verdict."""
     field, steps = budget(identity(missing.cell.config())) or ("", 0)
     unit = field.removeprefix("total_")
     return (
-        str(missing.cell),
+        str(missing.cell) + " (next look)" * next_look,
         ranges(missing.seeds),
         f"{steps:,} {unit}" if steps else "",
         f"{minutes(missing, cost):,.0f}" if cost else UNKNOWN,

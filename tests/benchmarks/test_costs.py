@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from manyseeds.benchmarks.chapters import evidence, missing
-from manyseeds.benchmarks.chapters.blocks import Text, text_of
+from manyseeds.benchmarks.chapters.blocks import Table, Text, cells_of, text_of
 from manyseeds.benchmarks.experiments.suite import Cell, language
 from manyseeds.benchmarks.store import comparison
 from manyseeds.benchmarks.store.comparison import Missing, missing_cells, pairs
 from manyseeds.benchmarks.store.costs import cost_of, misses, seed_seconds
 from manyseeds.benchmarks.store.results import load_result
 from manyseeds.benchmarks.store.stored import StoredRun, open_runs
-from manyseeds.benchmarks.store.whole import Store
+from manyseeds.benchmarks.store.whole import Store, read_store
 from manyseeds.cli import identity
 from tests.benchmarks.conftest import Patch, tables_of
 from tests.benchmarks.test_report import around, plant
@@ -181,3 +181,13 @@ def test_undecided_verdicts_cost_what_missing_seeds_do(tmp_path: Path, monkeypat
     assert rows
     assert {row[4] for row in rows} == {"10"}
     assert seconds_of(Cell("ppo", "CartPole-v1", 30, "sb3"), *runs) == 5.0
+
+
+def test_the_seeds_of_the_next_look_are_missing(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Thirty alike seeds a side are undecided: the rule asks for sixty of SB3's, its suite not."""
+    monkeypatch.setattr(comparison, "SUITES", {"a suite": (PPO, replace(PPO, source="sb3"))})
+    for algo in ("ppo", "sb3-ppo"):
+        plant(tmp_path, algo, around(490.0, 30))
+    (table,) = (x for x in missing.page(read_store(tmp_path)) if isinstance(x, Table))
+    ((cell, seeds, *_),) = cells_of(table)
+    assert (cell, seeds) == ("sb3-ppo on CartPole-v1, 60 seeds (next look)", "30-59")
