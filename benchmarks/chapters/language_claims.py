@@ -48,6 +48,7 @@ from manyseeds.benchmarks.chapters.language_cards import (
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
+    NEAR_1,
     SIDE_RULE,
     at_ends,
     averaged,
@@ -411,8 +412,8 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"before it, since the first one at which at least {FORMAT:.0%} have the format, "
     )
     text += (
-        f"here {formats[k]:.0%} at {samples[k]:,.0f} samples. {ceiling}: "
-        "it can fall, but hardly rise."
+        f"here {formats[k]:.0%} at {samples[k]:,.0f} samples. {ceiling}"
+        + (": it can fall, but hardly rise." if most.mean() > NEAR_1 else ".")
         if len(learned)
         else "and there is none."
     )

@@ -29,7 +29,7 @@ from manyseeds.errors import printable
 from manyseeds.record import plural
 from manyseeds.stats import Floats
 
-NEAR_1 = 0.9  # a pass@16 above which little can rise
+NEAR_1 = 0.9  # a pass@k above which it can rise little
 
 DAPO = "Yu et al., 2025, arXiv 2503.14476"
 MANY = (

@@ -73,9 +73,10 @@ def truncation(m: Method) -> Iterator[Block]:
     cut_off = CutOff(m)
     if cut_off.known and cut_off.of("truncated")[0].mean() > MANY:
         yield Text(
-            f"{display(m.algo)} on {m.task}: {cut_off.text()} A truncated completion is scored by what there is of "
-            "it, mostly as wrong. So a gain can have two parts: more completions that end, and "
-            "more right ones among these. Only the second shows that the task is solved better."
+            f"{display(m.algo)} on {m.task}: {cut_off.text()} A truncated completion is scored by "
+            "what there is of it, and may be wrong for that alone. So a gain can have two parts: "
+            "more completions that end, and more right ones among these. Only the second shows that "
+            "the task is solved better."
         )
 
 

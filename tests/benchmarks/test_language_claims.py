@@ -653,6 +653,10 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(tmp_path: Path) -> N
     assert re.match(r"In (\d+) of \1 trainings pass@1 still rose", said[-1])
     assert [*chapter.page([], tmp_path / "empty")] == []
 
+    named = [" ".join(row[:2]) for row in rows(page, "language-rising")]
+    assert len(named) == len({*named}) == int(re.findall(r"\d+", said[-1])[0])
+    assert not any("(not" in x for x in named)  # by a name, not by its flags
+
     listed = chapter.summary(page).items
     of_papers = [x for x in cards(page) if not x.source.startswith(OURS)]
     assert len(cards(page)) > len(listed) == len(of_papers)
