@@ -75,8 +75,8 @@ def truncation(m: Method) -> Iterator[Block]:
         yield Text(
             f"{display(m.algo)} on {m.task}: {cut_off.text()} A truncated completion is scored by "
             "what there is of it, and may be wrong for that alone. So a gain can have two parts: "
-            "more completions that end, and more right ones among these. Only the second shows that "
-            "the task is solved better."
+            "more completions that end, and more right ones among these. Only the second shows "
+            "that the task is solved better."
         )
 
 
@@ -204,8 +204,8 @@ def limit_section(shown: Sequence[Method]) -> Iterator[Block]:
     if rows:
         yield Text(
             "The store does not say which right completions were cut off. The last two columns "
-            "are bounds: assuming that none of the truncated completions are right, and that as "
-            "many of them as possible are."
+            "are bounds: the lower assumes that as many of the truncated completions as possible "
+            "are right, the upper that none are."
         )
         yield folded_if_long("Cut off", Table("real-models-cut-off", CUT_OFF, rows))
 
