@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from manyseeds import envs, plots
+from manyseeds import envs, plots, stats
 from manyseeds.benchmarks.chapters.blocks import (
     Block,
     Cell,
@@ -52,7 +52,7 @@ from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line
 from manyseeds.record import layers
 from manyseeds.runs.control import reachable_threshold
-from manyseeds.stats import Estimate
+from manyseeds.stats import Estimate, Floats
 from manyseeds.worth import FLOOR
 
 FOLDER = "environments"
@@ -62,6 +62,8 @@ UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
 # Columns of environments that have a threshold.
 TO_THRESHOLD = ("timesteps to threshold (seeds)", "core-seconds to threshold")
+# Of others: to the normalised score below which a seed fails.
+TO_FLOOR = (f"timesteps to {FLOOR} (seeds)", f"core-seconds to {FLOOR}")
 SCORES = (
     *("algorithm", "n", "AUC, mean [95%]", "AUC against SB3", "final score, mean [95%]"),
     *("late score against SB3", "failures", *TO_THRESHOLD, "timesteps"),
@@ -294,7 +296,11 @@ def sides(pair: Pair, write: Callable[[Result], Inline]) -> Cell:
 
 def score_note(pairs: Sequence[Pair]) -> Text:
     """What the table needs to be read, one paragraph."""
-    text = "Means over n seeds with their 95% intervals. "
+    text = (
+        "Means over n seeds with their 95% intervals. Those of our scores are over seeds and start "
+        "states where the returns of single episodes are stored, so that they are wider than those "
+        "of the same scores at an equal budget, which are over seeds alone. "
+    )
     if any(pair.sb3 for pair in pairs):
         text += (
             "The second line of a row is SB3 at the same settings. Below a verdict are the "
@@ -310,7 +316,7 @@ def core_seconds_note(results: Sequence[Result]) -> Iterator[Text]:
     """What core-seconds are, and where they were measured; nothing where there are none."""
     by_machine: dict[str, list[str]] = {}
     for result in results:
-        if result.fastest and np.isfinite(result.core_seconds).any():
+        if result.fastest and np.isfinite(core_seconds(result)).any():
             by_machine.setdefault(result.fastest[1], []).append(display(result.algo))
     if not by_machine:
         return
@@ -345,12 +351,19 @@ def name_cell(pair: Pair) -> Cell:
 
 
 def score_table(pairs: Sequence[Pair]) -> Table:
-    """A row for each algorithm, ours and SB3's. Without a threshold nothing is said of when it is
-    reached."""
+    """A row for each algorithm, ours and SB3's. Where there is no threshold that can be reached,
+    the normalised score below which a seed fails is; nothing is said where that is unknown."""
+    spec = pairs[0].headline[0].spec
+    floor = floor_of(spec) if reachable_threshold(spec) is None else None
 
     def to_threshold(r: Result) -> str:
-        when, seeds = r.threshold_texts()
-        return f"{when} ({seeds})" if seeds else when
+        there = (steps := reached(r))[np.isfinite(steps)]
+        when = f"{np.median(there):,.0f}" if len(there) else "never"
+        return f"{when} ({len(there)} of {len(r.seeds)})"
+
+    def core_seconds_text(r: Result) -> str:
+        there = (seconds := core_seconds(r))[np.isfinite(seconds)]
+        return stats.number_text(float(np.median(there)), None) if len(there) else "-"
 
     rows = [
         (
@@ -362,15 +375,33 @@ def score_table(pairs: Sequence[Pair]) -> Table:
             verdict_cell(pair, "late"),
             sides(pair, Result.failures_text),
             sides(pair, to_threshold),
-            sides(pair, Result.core_seconds_text),
+            sides(pair, core_seconds_text),
             sides(pair, lambda r: f"{r.timesteps:,}"),
         )
         for pair in pairs
     ]
-    unknown = reachable_threshold(pairs[0].headline[0].spec) is None
+    unknown = reachable_threshold(spec) is None and floor is None
     shown = [not (unknown and name in TO_THRESHOLD) for name in SCORES]
-    columns, *cells = (list(compress(row, shown)) for row in (SCORES, *rows))
+    named = dict(zip(TO_THRESHOLD, TO_FLOOR, strict=True)) if floor is not None else {}
+    header = [named.get(name, name) for name in SCORES]
+    columns, *cells = (list(compress(row, shown)) for row in (header, *rows))
     return Table(f"environment-{file_name(pairs[0].env)}", columns, cells)
+
+
+def reached(result: Result) -> Floats:
+    """The timestep of the first evaluation from which on all are at the threshold or above, `[S]`,
+    or at the normalised score below which a seed fails where no threshold can be reached; NaN of a
+    seed that does not end there."""
+    floor = floor_of(result.spec)
+    if reachable_threshold(result.spec) is not None or floor is None:
+        return result.reached
+    steps = [stats.timesteps_to_threshold(*curve, floor)[0] for curve in result.curves]
+    return np.array(steps)
+
+
+def core_seconds(result: Result) -> Floats:
+    """What each seed cost at most until then, `[S]`; NaN where no part says how fast it was."""
+    return reached(result) / (result.fastest[0] if result.fastest else math.nan)
 
 
 def detail_rows(pairs: Sequence[Pair]) -> Rows:
@@ -440,7 +471,9 @@ def equal_budgets(pairs: Sequence[Pair]) -> Iterator[Block]:
     ]
     yield Heading("At an equal budget")
     yield Text(
-        "Mean scores after the same number of timesteps, with their 95% intervals. Scores in bold "
+        "Mean scores after the same number of timesteps, with their 95% intervals over seeds, from "
+        "the same start states: those of the same final scores under Scores are over start states, "
+        "too, and wider. Scores in bold "
         "are from the final evaluation of a run. The others are from evaluations during a longer "
         "run, with fewer episodes and a learning rate that may still be high. In published scores, "
         "+- is over the episodes of one agent (the zoo) or over seeds (CleanRL)."

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds import envs
-from manyseeds.benchmarks.chapters.blocks import Block, Outcome, Table, Text
+from manyseeds.benchmarks.chapters.blocks import Block, Code, Outcome, Table, Text, joined
 from manyseeds.benchmarks.chapters.origins import command_text
+from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.measurements.native import COLUMNS, STORED, Checked
 from manyseeds.benchmarks.store.results import versions_text
 from manyseeds.benchmarks.store.stored import find_file, section_of
-from manyseeds.record import plural
+from manyseeds.record import hash_of, plural
 
 
 def page(results: Path) -> Sequence[Block]:
@@ -39,5 +40,22 @@ def comparison(stored: dict[str, Any]) -> list[Block]:
             "where that interval contains 0. Correct environments differ by chance in one row of "
             "twenty; the width of an interval bounds the difference that a row may have missed."
         ),
+        *trained_by(rows),
         command_text(stored, versions_text(stored)),
     ]
+
+
+def trained_by(rows: Sequence[Checked]) -> list[Text]:
+    """The commands that train the policies of rows, where these are of plain commands: they are not
+    published."""
+    plain = [
+        Code(f"python algos/{x.algo}.py --env {x.env} --seeds {len(x.seeds)}")
+        for x in rows
+        if x.run == hash_of(catalog.plain_settings("algos", x.algo, x.env))
+        and x.seeds == [*range(len(x.seeds))]
+    ]
+    about = (
+        "The policies of all seeds are not published. The command below takes them from "
+        "results/local, where these commands train them: "
+    )
+    return [Text(about, joined(plain), ".")] if plain else []

@@ -229,8 +229,11 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
 def test_core_seconds_name_their_machines() -> None:
     """The most frequent one, then the runs of each other."""
 
-    def timed(algo: str, machine: str) -> Any:
-        return SimpleNamespace(algo=algo, fastest=(1.0, machine), core_seconds=np.ones(1))
+    spec = envs.make(ENV).spec
+
+    def timed(algo: str, machine: str, steps: float = 1.0) -> Any:
+        fastest, reached = (1.0, machine), np.array([steps])
+        return SimpleNamespace(algo=algo, fastest=fastest, spec=spec, reached=reached)
 
     results = [timed("ppo", "B"), timed("sb3-ppo", "A"), timed("a2c", "A"), timed("ppo", "B")]
     (note,) = environment_pages.core_seconds_note([*results, timed("trpo", "A")])
@@ -240,7 +243,7 @@ def test_core_seconds_name_their_machines() -> None:
     assert "SB3" not in str(ours)
     for unknown in (
         SimpleNamespace(algo="ppo", fastest=None),
-        SimpleNamespace(algo="ppo", fastest=(1.0, "A"), core_seconds=np.array([math.nan])),
+        timed("ppo", "A", math.nan),
     ):
         nothing: list[Any] = [unknown]
         assert not [*environment_pages.core_seconds_note(nothing)]
@@ -390,6 +393,16 @@ def test_presets_that_no_suite_trains_are_named(monkeypatch: Patch) -> None:
     assert any(x.startswith("sac on MountainCarContinuous-v0") for x in found)
 
 
+def test_without_a_threshold_steps_are_to_the_bar_of_failures(tmp_path: Path) -> None:
+    """On Pendulum -258.2 is a normalised score of 0.9: PPO ends above it, A2C below."""
+    plant(tmp_path, "ppo", around(-200.0), env="Pendulum-v1", middle=-1000.0)
+    plant(tmp_path, "a2c", around(-400.0), env="Pendulum-v1", middle=-200.0)
+    (ppo, a2c) = table(written(tmp_path, "Pendulum-v1"), "Scores")
+    assert ppo["timesteps to 0.9 (seeds)"] == "100,000 (10 of 10)"
+    assert a2c["timesteps to 0.9 (seeds)"] == "never (0 of 10)"
+    assert "core-seconds to 0.9" in ppo
+
+
 def test_scores_at_an_equal_budget(tmp_path: Path) -> None:
     """A shorter run's final scores beside a longer one's evaluations at that time."""
     plant(tmp_path, "ppo", {0: 480.0, 1: 490.0})
@@ -476,7 +489,10 @@ def test_every_link_of_every_page_leads_somewhere(tmp_path: Path) -> None:
     plant(tmp_path, "sarsa", around(8.0), env="Taxi-v4")
     measured = {
         "throughput.json": ("speed.md", "| manyseeds | 10 | "),
-        "tables/check.json": ("environments.md", "| CartPole-v1 | PPO | 169f4dbf | 10 |"),
+        "tables/check.json": (
+            "environments.md",
+            "these commands train them: `python algos/ppo.py --env CartPole-v1 --seeds 10`, ",
+        ),
         "error_rates.json": ("verdicts.md", "| one in ten fails | mean |"),
     }
     (tmp_path / "tables").mkdir()
