@@ -232,7 +232,7 @@ def origins(config: Config) -> list[str]:
         *(f"manyseeds.benchmarks.measurements.llm_pipeline:{x}" for x in ("stages", "training")),
         *(f"manyseeds.llm_track.{script}:{part}" for script in TRAINED for part in parts),
         "manyseeds.llm_track.generate:generate",
-        f"manyseeds.llm_track.tasks:GENERATED[{config.task}]",
+        *tasks.made_origins("tiny-base", config.task),
     ]
 
 
