@@ -53,8 +53,7 @@ Implementation details, and where defaults leave the paper:
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;
 all_solved and all_failed, the shares of groups without a signal; drawn, the samples of the step;
-left_out and punished, the shares of them that are left out of the loss or earn less as overlong; of
-its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
+of its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
 reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios outside the clip range), clip_low and
 clip_high (where the clip removes the gradient: of a negative advantage, of a positive one),
 approx_kl (k3 to pi_old), movable (whether the advantage is positive, and pi_old so small that the
@@ -167,17 +166,6 @@ def overlong_punishment(lengths: Tensor, longest: int, cache: int) -> Tensor:
     if cache == 0:
         return torch.zeros(lengths.shape, device=lengths.device)
     return ((longest - cache - lengths) / cache).clamp(-1.0, 0.0)
-
-
-def of_overlong(drawn: Rollout, learned: Tensor, config: Config) -> dict[str, Tensor]:
-    """How many samples are left out of the loss, and how many earn less, [S] each.
-
-    learned: [S, B, T], the tokens that the loss has.
-    """
-    longest = models.completion_tokens(config)
-    left_out = (drawn.lengths > 0) & ~learned.any(-1)
-    punished = overlong_punishment(drawn.lengths, longest, config.overlong_cache) < 0
-    return {"left_out": left_out.sum(1), "punished": punished.sum(1)}
 
 
 # ---- The loss ------------------------------------------------------------------------------
@@ -386,11 +374,9 @@ def train(config: Config, run: SeedsRun) -> AnyModel:
 
         step += 1
         samples = run.processes.size * (drawn.lengths > 0).sum(1)
-        of_samples = of_overlong(drawn, learned, config)
         share = torch.stack(took, 1) / torch.stack(took, 1).sum(1, keepdim=True)
         metrics = {k: total(torch.stack([x[k] for x in updates], 1) * share) for k in updates[0]}
         metrics |= sample_metrics(drawn, graded, rewards, G, run)
-        metrics |= {k: run.processes.sum(x) / samples for k, x in of_samples.items()}
         run.log(samples, {**metrics, "drawn": samples}, learning)
         run.save_if_due(step, policy, optimizer)
         run.evaluate_if_due(evaluator)
