@@ -52,12 +52,14 @@ def test_shared_sets() -> None:
 
 
 def test_as_many_seeds_of_each_environment(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", around(500.0, 12))
+    plant(tmp_path, "ppo", {seed: 400.0 + seed for seed in range(12)})
     plant(tmp_path, "ppo", around(-150.0, 10), env="Pendulum-v1")
     plant(tmp_path, "ppo", around(-80.0, 5), env="Acrobot-v1")
     own = {pair.env: pair.ours for pair in read_store(tmp_path).found if pair.ours}
     budgets = {"CartPole-v1": 100_000, "Pendulum-v1": 100_000}
-    assert [len(task) for task in aggregate.tasks_of(own, budgets)] == [10, 10]
+    cart_pole, pendulum = aggregate.tasks_of(own, budgets)
+    np.testing.assert_allclose(cart_pole, (400 + np.arange(10) - 22.1) / (500 - 22.1))
+    assert len(pendulum) == 10
 
 
 def test_pairs_are_compared_after_as_many_timesteps_as_both_train_for(tmp_path: Path) -> None:
