@@ -51,7 +51,7 @@ from manyseeds.llm_track import tasks
 from manyseeds.llm_track.models import run_command
 from manyseeds.progress import console
 from manyseeds.record import read_json, read_parquet
-from manyseeds.untrusted import NAME, ORIGIN
+from manyseeds.untrusted import NAME, ORIGIN, read_text
 
 FILE = "llm_pipeline.json"
 MEASURES = ("pass@1", "pass@16", "cons@16", "format", "length")
@@ -216,7 +216,7 @@ def scores(config: Config, seed: int) -> list[dict[str, Any]]:
 
 def demonstrations(config: Config, seed: int) -> int:
     """How many prompts the model after RL has solved; of each, one sample is learned from."""
-    return len(samples_of(config, seed).read_text(encoding="utf-8").splitlines())
+    return len(read_text(samples_of(config, seed)).splitlines())
 
 
 def curve_of(folder: Path) -> list[dict[str, float]]:
