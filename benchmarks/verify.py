@@ -19,7 +19,7 @@ values, of a plan all sweeps. A line for each seed:
     FAILED   cannot be trained here
 
 On native environments a seed has the same bits alone and in any batch, with any number of threads,
-compiler and CPU; so has a language model that begins with one of ours, such as `tiny`. What this
+compiler and CPU; so has a small Llama that begins with a model of ours, such as `tiny`. What this
 does not hold for is left out, and counted: other libraries, other language models, Gymnasium's own
 environments (`--backend gymnasium`, `--env-kwargs`, ids that are not native), what was trained on
 CUDA, or by PyTorch without a C compiler. What other code has trained is not drawn. Where it is
@@ -125,9 +125,9 @@ def why_not(config: Mapping[str, Any], summary: Mapping[str, Any], updates: int 
     updates: how many first ones of language models from a folder are to be, and nothing else; 0:
     whole trainings.
     """
-    if updates or config["kind"] == LanguageRun.kind:
-        return language_again.why_not(config, whole=not updates)
-    if reason := machine_bound(config):
+    if updates:
+        return language_again.why_not(config, whole=False)
+    if (reason := machine_bound(config)) or config["kind"] == LanguageRun.kind:
         return reason
     if config["algo"] not in catalog.names("algos"):
         return "of an algorithm that is not in this checkout"
@@ -244,20 +244,25 @@ def first_difference(
     return "" if lengths[0] == lengths[1] else f"{lengths[0]} rows published, {lengths[1]} here"
 
 
-def difference(cell: Cell, seed: int, again: Again | SeedsRun) -> str:
+def other_scores(stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """The first score of a language model before or after its training that differs; '' if none."""
+    for when in ("samples", "diverged", "initial", "final"):
+        there, here = stored[when], ours[when]
+        if there != here:
+            return f"summary.json, {when}: {there} published, {here} here"
+    return ""
+
+
+def difference(cell: Cell, seed: int, again: Again | language_again.Whole) -> str:
     """The first difference between a seed of a cell and the same, trained again; '' if none."""
     k = cell.parts[seed]
     part, summary = cell.run.parts[k], cell.run.summaries[k]
-    for name, ours in tables_of(again.run if isinstance(again, Again) else again).items():
+    for name, ours in tables_of(again.run).items():
         with reading(part):
-            stored = stored_table(part / name)
-            if isinstance(again, SeedsRun) and name == "curve.parquet":  # --evaluations may differ
-                common = {*stored["samples"]} & {*ours["samples"]}
-                stored, ours = (x[x["samples"].isin(common)] for x in (stored, ours))
-            if found := first_difference(stored, ours, seed):
+            if found := first_difference(stored_table(part / name), ours, seed):
                 return f"{name}, {found}"
-    if isinstance(again, SeedsRun):
-        return ""  # each update's loss and norm are in its metrics
+    if not isinstance(again, Again):
+        return other_scores(summary, again.summaries[again.run.seeds.index(seed)])
     published, here = (x["weights_sha256"][str(seed)] for x in (summary, again.summary))
     return "" if published == here else f"weights: SHA-256 {published} published, {here} here"
 

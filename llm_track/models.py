@@ -41,7 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyseeds import llama
+from manyseeds import kernels, llama
 from manyseeds.cli import flag, path_of
 from manyseeds.digest import ROOT, boundary, code_digest, installing, room_file
 from manyseeds.errors import UsageError, did_you_mean
@@ -138,7 +138,7 @@ def tiny_config(tokenizer: Any, width: int = 64, layers: int = 2) -> Any:
 def make_bases(task: tasks.Task, base: Base, seeds: Sequence[int], folders: Sequence[Path]) -> None:
     """Pretrain a base model from each seed, by next-token prediction on a task's text; save them.
 
-    They are one batch; a seed has the same bits alone and on every machine.
+    They are one batch; in C a seed has the same bits alone and on every machine.
     """
     from transformers import LlamaForCausalLM
 
@@ -178,11 +178,17 @@ def texts_of(tokenizer: Any, texts: Sequence[Sequence[str]]) -> llama.Completion
 
 @boundary
 def store_of(name: str, config: LanguageConfig) -> Path:
-    """Where a model of the run's task, as today's code makes it, is kept."""
+    """Where a model of the run's task, as today's code makes it, is kept.
+
+    What it is made from is kept beside it: a script that makes one has the store as its results.
+    """
     kind = "base" if name in BASES else name.removeprefix("tiny-")
     origins = tasks.made_origins(name, config.task)
     digest = code_digest([*origins, *LanguageRun.kind_origins()])
-    return Path(config.results) / "models" / f"{kind}-{digest}"
+    results = Path(config.results)
+    folder = results.parent if results.parent.name == "models" else results / "models"
+    in_c = kernels.computing() == "C"  # PyTorch's bits are other ones
+    return folder / f"{kind}-{digest}{'' if in_c else '-torch'}"
 
 
 def find_made(
@@ -191,20 +197,22 @@ def find_made(
     """The folders of a model of tasks.MADE for the run's task, of each of some seeds of the run.
 
     Those that are missing are made at once. Each seed has a tiny-reward of its own; with
-    `--initial-per-seed` all else, too.
+    `--initial-per-seed` all else, too, but for the teacher.
     """
-    task, own = tasks.make(config.task), config.initial_per_seed
+    task = tasks.make(config.task)
+    own = config.initial_per_seed and name != tasks.TEACHER
     wanted = seeds if own or name == tasks.REWARD else [0] * len(seeds)
     own |= name == "tiny"  # what all seeds share is that of seed 0
     store = store_of(name, config)
-    check_within(store, Path(config.results))
+    check_within(store, store.parent.parent)
     if name in BASES:
         folders = {s: store / f"{name.removeprefix('tiny-')}-{task.id}-{s}" for s in wanted}
         with processes.main_first(), alone(store):
             missing = [s for s, x in folders.items() if not (x / "config.json").exists()]
             for k in range(0, len(missing), AT_ONCE):
                 some = missing[k : k + AT_ONCE]
-                make_bases(task, BASES[name], some, [folders[s] for s in some])
+                with kernels.unrecorded():
+                    make_bases(task, BASES[name], some, [folders[s] for s in some])
         return [folders[s] for s in wanted]
     algo = tasks.SCRIPTS.get(name, ("sft",))[-1]
     run = store / "runs" / task.id / algo / (f"{name}-own" if own else name)

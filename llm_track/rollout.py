@@ -368,11 +368,13 @@ def sample_metrics(
     tokens = total(rollout.entropy), rollout.lengths.sum(1)
     groups = rewards.unflatten(1, (-1, G))
     signal = (groups.amax(-1) > groups.amin(-1)).sum(1)
+    if (learned := getattr(run.config, "learn_from", "all")) != "all":  # RLOO's other rewards
+        signal = ((accuracy == (learned == "right")) & drawn).sum(1)
     *means, count, entropy, length, signal = run.processes.sum(
         torch.stack([*sums, *tokens, signal])
     )
     metrics = {name: x / count for name, x in zip(columns, means, strict=True)}
-    if G > 1 and getattr(run.config, "learn_from", "all") == "all":  # RLOO's others need no group
+    if G > 1:
         run.look_for_signal(signal > 0, partial(no_signal, metrics))
     return {**metrics, **own_metrics(rollout, graded, run), "entropy": entropy / length}
 

@@ -952,10 +952,12 @@ SCRIPTS = {REWARD: ("sft", "reward_model"), TEACHER: ("sft", "grpo")}
 
 def made_origins(name: str, task: str) -> list[str]:
     """Where the code begins that makes a model of a generated task."""
+    base = name if name in BASES else "tiny-base"
     scripts = () if name in BASES else SCRIPTS.get(name, ("sft",))
     parts = ("train", "Config", "Config()", f"PRESETS[{task}]")
     return [
         "manyseeds.llm_track.models:make_bases",
+        f"manyseeds.llm_track.models:BASES[{base}]",
         *(f"manyseeds.llm_track.{script}:{part}" for script in scripts for part in parts),
         f"manyseeds.llm_track.tasks:GENERATED[{task}]",
     ]

@@ -34,12 +34,13 @@ from manyseeds.benchmarks.chapters.language_measures import (
     steps_section,
 )
 from manyseeds.benchmarks.chapters.origins import command_text, folded_origins, origins
+from manyseeds.benchmarks.experiments.suite import OWN
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
 from manyseeds.benchmarks.store.methods import ORDER, PAIRED, Method, verdict_against
 from manyseeds.benchmarks.store.names import display
-from manyseeds.benchmarks.store.results import settings_text
+from manyseeds.benchmarks.store.results import differences, settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
 from manyseeds.errors import printable
 from manyseeds.record import plural
@@ -167,18 +168,20 @@ def ablation_section(found: Sequence[Method]) -> Iterator[Block]:
     """Our runs with other settings than a method's plain command, compared with the plain run."""
     rows: dict[Method, tuple[str, ...]] = {}
     for m in found:
-        plain = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and p.plain), m)
+        own = {x: m.settings[x] for x in OWN if m.settings.get(x)}
+        plain = next((p for p in found if p.is_run_of(m.algo, m.task, own)), m)
         if m is plain or m.algo.startswith("trl-") or m.of_experiment:
             continue
         if {m.headline, plain.headline} != {"pass@1"}:
             continue
-        rows.setdefault(plain, ablation_row(plain, "", ""))
+        rows.setdefault(plain, ablation_row(plain, plain.changed, ""))
         gain = gain_text(between(m, plain, measure("pass@1")))
-        rows[m] = ablation_row(m, m.changed, gain)
+        rows[m] = ablation_row(m, differences(m.settings, plain.settings), gain)
     if rows:
         yield Text(
-            "All other settings are those of the plain command, whose row is above. Differences "
-            "are paired over the seeds that both runs have with the same initial model."
+            "All other settings are those of the plain command, whose row is above, with or "
+            "without an initial model per seed. Differences are paired over the seeds that both "
+            "runs have with the same initial model."
         )
         table = Table("language-ablations", ABLATION_COLUMNS, [*rows.values()])
         yield folded_if_long("Ablations", table)

@@ -162,7 +162,8 @@ def main(args: Sequence[str] | None = None) -> None:
     longest = models.completion_tokens(grpo_config)
     G = grpo_config.group_size
     groups = {name: stored_group(step, tokenizer, G * k, G) for name, k in chosen(step, G).items()}
-    origins = ["manyseeds.llm_track.grpo:train", "manyseeds.llm_track.rlhf_ppo:train"]
+    trained = ["manyseeds.llm_track.grpo:train", "manyseeds.llm_track.rlhf_ppo:train"]
+    origins = [*trained, *tasks.made_origins("tiny", TASK)]
     stored = {
         **origin(origins, ("transformers",)),
         "task": TASK,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from manyseeds import envs
 from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store import language_again
 from manyseeds.cli import from_identity
 from manyseeds.kernels.guard import looking_by_iteration
 from manyseeds.process import set_up_process
@@ -24,7 +25,7 @@ def machine_bound(config: Mapping[str, Any]) -> str:
     if config.get("source") != "manyseeds":
         return f"trained by {config.get('source')}"
     if config["kind"] == "language":
-        return "of a language model"
+        return language_again.why_not(config, whole=True)
     own = settings.get("backend", "auto") == "auto" and not settings.get("env_kwargs")
     if config["env"] not in envs.NATIVE or not own:
         return "on Gymnasium's own environment"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from manyseeds import user_code
 from manyseeds.benchmarks.experiments import catalog
@@ -19,6 +19,7 @@ from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import looking_by_iteration
 from manyseeds.llm_track.tasks import GENERATED, MADE, MODELS
 from manyseeds.process import set_up_process
+from manyseeds.record import read_parquet
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.language_seeds import SeedsRun
 from manyseeds.untrusted import Shape, check, reading
@@ -78,8 +79,10 @@ def not_of_here(settings: Mapping[str, Any], made: bool) -> str:
                 file, _ = user_code.file_and_name(x, flag(field))
                 if EXAMPLES not in file.parents:
                     return "with code that is not of the examples"
+    if any(settings.get(name) for name in ("demonstrations", "preferences")):
+        return "of data in a file"
     task = settings["task"]
-    known = task in GENERATED or user_code.is_named(task)
+    known = task in GENERATED or (user_code.is_named(task) and not made)
     return "" if known else f"on a data set ({task[:SHOWN]})"
 
 
@@ -166,17 +169,25 @@ def train_updates(part: Path, stored: Mapping[str, Any], seed: int, updates: int
         return run.runs[0].metrics()
 
 
-def train_whole(part: Path, stored: Mapping[str, Any], seeds: Sequence[int]) -> SeedsRun:
+class Whole(NamedTuple):
+    """A training in memory."""
+
+    run: SeedsRun
+    summaries: list[dict[str, Any]]  # of each seed, as summary.json of its part
+
+
+def train_whole(part: Path, stored: Mapping[str, Any], seeds: Sequence[int]) -> Whole:
     """Some seeds of a run, as config.json of one says. Raises as config_of.
 
     Models that they begin with are made first, and kept where trainings of one's own keep theirs.
     """
+    with reading(part):
+        evaluations = max(len(read_parquet(part / "curve.parquet")) - 1, 1)
     config, module = config_of(part, stored), catalog.module("llm_track", stored["algo"])
-    with reading(part, "cannot be trained here"):
-        run = SeedsRun(config, seeds, algo=stored["algo"])
-        try:
-            with looking_by_iteration():
-                run.finish(module.train(config, run))
-        finally:
-            run.close()
-        return run
+    config = dataclasses.replace(config, evaluations=evaluations)
+    run = SeedsRun(config, seeds, algo=stored["algo"])
+    try:
+        with looking_by_iteration():
+            return Whole(run, run.finish(module.train(config, run)))
+    finally:
+        run.close()

@@ -185,6 +185,17 @@ def execution() -> dict[str, str] | str:
     return described(library() if _used else None)
 
 
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """What computes meanwhile is no part of the run that `execution` is the record of."""
+    global _used
+    before = _used
+    try:
+        yield
+    finally:
+        _used = before
+
+
 def computing() -> Literal["C", "torch"]:
     """What computes here from now on: C, all builds of which have the same bits, or PyTorch."""
     return "C" if available() else "torch"

@@ -530,6 +530,8 @@ def signal_of(
     of each seed, whether its steps have a group of different rewards, which is said without rules.
     own_data: whether the task is one that the models made here do not know.
     """
+    if getattr(config, "learn_from", "all") != "all":
+        return ""  # RLOO learns from groups that are all right, or all wrong, too
     if not getattr(config, "rules", "pairs" in metrics):
         found = [x for of_seed in steps for x in of_seed]
         return without_rules(found) if found else ""

@@ -388,39 +388,88 @@ def test_models_of_folders_are_left_out_unless_updates_are_asked_for(
         assert line in capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two seeds of RLOO on base models of two steps."""
+    results = tmp_path_factory.mktemp("made")
+    small: dict[str, Any] = {"prompts": 2, "group_size": 2, "total_samples": 16}
+    config = rloo.Config(
+        model="tiny-base", initial_per_seed=True, max_new_tokens=8, seeds=2, evaluations=1,
+        results=str(results), quiet=True, **small,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        made_quickly(patch)
+        language_seeds.main(config, rloo.train, rloo.PRESETS)
+    return results
+
+
+def made_quickly(patch: Patch) -> None:
+    patch.setitem(models.BASES, "tiny-base", models.Base(steps=2))
+    patch.setattr(evaluation, "curve_size", lambda config: (2, 2))
+    patch.setattr(evaluation, "final_size", lambda *of: (2, 2))
+
+
 @pytest.fixture
-def made_store(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """A store with two seeds of RLOO on base models of two steps, which verify.py makes again."""
-    monkeypatch.setitem(models.BASES, "tiny-base", models.Base(steps=2))
-    monkeypatch.setattr(evaluation, "curve_size", lambda config: (2, 2))
-    monkeypatch.setattr(evaluation, "final_size", lambda *of: (2, 2))
-    config_of, again = language_again.config_of, str(tmp_path / "again")
+def again(monkeypatch: Patch, tmp_path: Path) -> None:
+    """Whatever verify.py makes, it makes quickly, and nowhere else."""
+    made_quickly(monkeypatch)
+    config_of, results = language_again.config_of, str(tmp_path / "again")
     monkeypatch.setattr(
         language_again,
         "config_of",
-        lambda *part: dataclasses.replace(config_of(*part), results=again),
+        lambda *part: dataclasses.replace(config_of(*part), results=results),
     )
-    settings: dict[str, Any] = {"prompts": 2, "group_size": 2, "total_samples": 16}
-    config = rloo.Config(
-        model="tiny-base", initial_per_seed=True, max_new_tokens=8, seeds=2, evaluations=1,
-        results=str(tmp_path / "results"), quiet=True, **settings,
-    )  # fmt: skip
-    language_seeds.main(config, rloo.train, rloo.PRESETS)
-    return tmp_path / "results"
 
 
+@pytest.mark.usefixtures("again")
 def test_a_model_that_is_made_here_is_trained_whole(made_store: Path, capsys: Output) -> None:
-    """From its initial model on, each seed alone or with others; what differs is named."""
+    """From its initial model on, each seed alone or with others."""
     before = everything(made_store)
     for seeds in "12":
         *lines, end = said(capsys, made_store, "rloo", "--seeds", seeds)
         assert all(line.startswith("equal    RLOO on addition, ") for line in lines)
-        assert end == f"{plural(int(seeds), 'seed')}: {seeds} equal, 0 DIFFERS, 0 FAILED"
         assert len(lines) == int(seeds)
+        assert end == f"{plural(int(seeds), 'seed')}: {seeds} equal, 0 DIFFERS, 0 FAILED"
     assert everything(made_store) == before
-    change_metric(made_store, row=2)
-    line = said(capsys, made_store, "rloo", status=1)[0]
-    assert re.match("DIFFERS  .*: metrics.parquet, samples 12, entropy: ", line)
+
+
+def change_score(part: Path) -> None:
+    summary = read_json(part / "summary.json")
+    summary["final"]["pass@1"] = 1.0
+    write_json(part / "summary.json", summary)
+
+
+def move_last_row(part: Path) -> None:
+    curve = pd.read_parquet(part / "curve.parquet")
+    curve.loc[curve.index[-1], "samples"] += 1
+    curve.to_parquet(part / "curve.parquet")
+
+
+def drop_last_row(part: Path) -> None:
+    pd.read_parquet(part / "curve.parquet").iloc[:-1].to_parquet(part / "curve.parquet")
+
+
+FORGED: dict[str, Callable[[Path], None]] = {
+    "metrics.parquet, samples 12, entropy: ": change_table("metrics.parquet", "entropy", 2, None),
+    "curve.parquet, samples 16, ": change_table("curve.parquet", "pass@1", 1, 1.0),
+    "curve.parquet, samples 16, samples: 17 published": move_last_row,
+    "curve.parquet, 1 rows published, 2 here": drop_last_row,
+    "summary.json, final: ": change_score,
+}
+
+
+@pytest.mark.parametrize("said_of_it", FORGED)
+@pytest.mark.usefixtures("again")
+def test_what_differs_of_a_language_model_is_named(
+    said_of_it: str, made_store: Path, tmp_path: Path, capsys: Output
+) -> None:
+    results = shutil.copytree(made_store, tmp_path / "results")
+    for part in results.glob("runs/*/rloo/*/*"):
+        FORGED[said_of_it](part)
+        (part / "DONE.json").unlink()
+        seal(part, ["curve.png", "model"], "model")
+    line = said(capsys, results, "rloo", status=1)[0]
+    assert re.match(f"DIFFERS  .*: {re.escape(said_of_it)}", line)
 
 
 NOT_WHOLE: dict[str, dict[str, Any]] = {
@@ -430,6 +479,7 @@ NOT_WHOLE: dict[str, dict[str, Any]] = {
     "of a language model that PyTorch trains": {"config.lora_rank": 4},
     "with code that is not of the examples": {"config.reward": ["mine.py:reward"]},
     "on a data set (gsm8k)": {"config.task": "gsm8k"},
+    "on a data set (examples/sums.py:Sums)": {"config.task": "examples/sums.py:Sums"},
     "trained on cuda": {"execution.device": "cuda"},
     "": {},
 }

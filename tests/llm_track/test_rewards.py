@@ -541,7 +541,7 @@ def test_ten_steps_without_a_signal_are_told_once(
 
 
 @pytest.mark.usefixtures("few_samples", "eager")
-@pytest.mark.parametrize("side", ["all", "wrong"])
+@pytest.mark.parametrize("side", ["all", "right", "wrong"])
 def test_wrong_samples_alone_need_no_right_ones(
     side: Any, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -549,7 +549,9 @@ def test_wrong_samples_alone_need_no_right_ones(
     small = {**SMALL, "total_samples": 12 * 2 * 2, "prompts": 2, "group_size": 2}
     config = rloo.Config(**small, model=model, results=str(tmp_path), format_weight=0.0)
     train(replace(config, learn_from=side), rloo)
-    assert ("in the first 10 steps" in capsys.readouterr().err) == (side == "all")
+    printed = capsys.readouterr()
+    assert ("in the first 10 steps" in printed.err) == (side != "wrong")
+    assert ("none of the groups" in printed.out) == (side == "all")
 
 
 @pytest.mark.parametrize(

@@ -1054,8 +1054,12 @@ def test_a_seed_may_have_an_initial_model_of_its_own(
 
     together = weights(own, 0, 3)
     assert not torch.equal(together[0], together[1])
-    assert torch.equal(together[1:], weights(own, 3))
-    shared = weights(grpo.Config(**settings), 0, 3)
+    alone = replace(own, results=str(tmp_path / "alone"))
+    assert torch.equal(together[1:], weights(alone, 3))
+    monkeypatch.setattr(models, "AT_ONCE", 1)
+    apart = replace(own, results=str(tmp_path / "apart"))
+    assert torch.equal(together, weights(apart, 0, 3))
+    shared = weights(grpo.Config(**{**settings, "results": str(tmp_path / "shared")}), 0, 3)
     assert torch.equal(shared[0], shared[1])
     assert torch.equal(shared[0], together[0])
 
