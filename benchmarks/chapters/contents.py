@@ -195,9 +195,8 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "language-claims.md",
         "What the language papers claim",
-        "R1-Zero, many samples, group sizes, right and wrong samples, over-optimised and renewed "
-        "rewards, DeepSeek-R1's stages, clips, also with random rewards, entropy, length, "
-        "self-correction",
+        "R1-Zero, many samples, group sizes, learned and random rewards, R1's stages, clips, "
+        "entropy, length, self-correction",
         lambda store: language_claims.page(store.methods, store.results),
         needs=of_kind("language"),
     ),

@@ -55,11 +55,10 @@ SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "ceiling": "≡", "
 MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
-    "Mean score (0 is a random policy, 1 the reference named on the environment's page) after the "
-    "timesteps below it. Where an algorithm of the column trains for "
-    "fewer, the score after as many follows, and after a semicolon that at the algorithm's own "
-    "budget where that is larger. In bold are those that are not shown to score less than the best "
-    "of all that train for as many timesteps (single tests at 95%). The sign is the verdict on "
+    "Mean score (0: a random policy, 1: the reference on the environment's page) after the "
+    "timesteps below it. Where an algorithm of the column trains for fewer, the score after as many "
+    "follows; after a semicolon that at a larger budget of its own. Bold: not shown to score less "
+    "than the best of all that train as long (single tests, 95%). The sign is the verdict on "
     f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
     f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule "
     "requires, - does not apply, empty: not run."
@@ -69,9 +68,8 @@ AGAIN = (
     Heading("Train them again"),
     Text(
         Code("python benchmarks/verify.py"),
-        " trains published seeds of ours again and compares their weights, curves and the returns "
-        "of all episodes: to the bit, on any CPU and with any C compiler. It draws ten cells, or "
-        "takes what is named: ",
+        " trains published seeds of ours again and compares them to the bit, on any CPU and with "
+        "any C compiler. It draws ten cells, or takes what is named: ",
         Code("python benchmarks/verify.py ppo/CartPole-v1 --seeds 3"),
         ".",
     ),
