@@ -85,7 +85,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "verdicts.md",
         "Verdicts",
-        "all of them, their error rates, revised ones, and how to read the numbers",
+        "all, their error rates, revised ones, how to read the numbers",
         lambda store: evidence.page(store.found, store.loaded, store.results),
         # Other pages link to its rule, but for those of exact values.
         needs=lambda own: any(run.kind not in ("planning", "prediction") for run in own),
@@ -166,7 +166,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "gradient-variance.md",
         "Variance of the policy gradient",
-        "the same frozen policies with every weight of REINFORCE, PPO and GRPO",
+        "every weight of REINFORCE, PPO and GRPO on the same frozen policies",
         lambda store: gradient_variance.page(store.results),
         files=("gradient_variance.json",),
     ),
@@ -203,14 +203,14 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "estimators.md",
         "Estimators, exactly",
-        "bias and variance of the language methods' gradients and KL terms, without sampling",
+        "bias and variance of language methods' gradients and KL terms",
         lambda store: estimators.page(store.results),
         files=("llm_oracle.json",),
     ),
     Chapter(
         "sensitivity.md",
         "Hyperparameters: searches and sensitivity",
-        "what tuning gains, and which hyperparameters matter",
+        "what tuning gains, and which matter",
         lambda store: sensitivity.page(store.results),
         files=("studies",),
     ),

@@ -56,12 +56,12 @@ MISSING, STALE, FEW = "missing", "†", "‡"
 # What the signs of the matrix say.
 KEY = Text(
     "Mean score (0: a random policy, 1: the reference on the environment's page) after the "
-    "timesteps below it. Where an algorithm of the column trains for fewer, the score after as many "
-    "follows; after a semicolon that at a larger budget of its own. Bold: not shown to score less "
-    "than the best of all that train as long (single tests, 95%). The sign is the verdict on "
+    "timesteps below it. Where an algorithm of the column trains for fewer, the score after as "
+    "many follows; after a semicolon that at a larger budget of its own. Bold: not shown to score "
+    "less than the best of all that train as long (single tests, 95%). The sign is the verdict on "
     f"learning speed against SB3 ({', '.join(f'{sign} {word}' for word, sign in SIGNS.items())}, "
-    f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule "
-    "requires, - does not apply, empty: not run."
+    f"no sign: none). {STALE} stale, {FEW} fewer seeds than the rule asks for, - does not apply, "
+    "empty: not run."
 )
 # How anybody can check the numbers.
 AGAIN = (
