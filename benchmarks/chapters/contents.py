@@ -136,14 +136,14 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "ablations.md",
         "Ablations",
-        "clipping, GAE's lambda, normalised advantages, epochs, weights: which claims hold",
+        "clipping, GAE's lambda, normalised advantages, epochs, weights",
         lambda store: ablations.page(store.loaded),
         needs=of_suite("ablations"),
     ),
     Chapter(
         "claims.md",
         "What papers on control claim",
-        "critic-free control, tuning, seeds: which claims hold here",
+        "critic-free control, tuning, seeds",
         lambda store: claims.page(store.loaded, store.results),
         needs=of_suite("claims"),
         files=("replicas.json", "learning_rates.json"),
@@ -224,7 +224,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "missing.md",
         "Missing",
-        "untrained seeds of the suites, and their cost",
+        "untrained seeds, and their cost",
         missing.page,
     ),
 )
