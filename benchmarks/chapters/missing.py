@@ -20,8 +20,8 @@ from manyseeds.record import plural, ranges
 COLUMNS = ("cell", "missing seeds", "budget of each", "core-minutes", "estimated from")
 UNKNOWN = "unknown"
 MODELS = (
-    " Initial models of language models are made by the first run that needs them, one process a "
-    "model; an estimate has this time only where it is from such a run."
+    " Initial models of language models are made by the first run that needs them; an estimate has "
+    "this time only where it is from such a run."
 )
 
 
