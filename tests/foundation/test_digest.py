@@ -600,7 +600,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     ],  # evaluations and optimizers, too
     "manyseeds/kernels/statistics.c": [("(double)(n - 1);", "(double)n;", {"ppo"})],
     "algos/kernels/ppo.c": [("w->policy.logprobs[i] - b->logprobs[i]", "0", {"ppo"})],
-    "manyseeds/seeds.py": [("both[:, :count]", "-both[:, :count]", CONTROL | {"td"})],
+    "manyseeds/seeds.py": [("both[:, :count]", "-both[:, :count]", CONTROL | LANGUAGE | {"td"})],
     "manyseeds/evaluate.py": [
         ("torch.where(progress.returns.isfinite(),", "torch.where(progress.returns > 0,", CONTROL)
     ],
