@@ -210,13 +210,13 @@ def train_language(training: str, way: Way) -> Digests:
         "eval_budget": 0.02,
         "learning_rate": 3e-3,
     }
-    with tempfile.TemporaryDirectory() as folder:
+    few = mock.patch.dict(models.BASES, {"tiny-base": models.Base(steps=BASE_STEPS)})
+    with tempfile.TemporaryDirectory() as folder, few:
         policy, judge = (random_llama(Path(folder) / x, x == "judge") for x in ("policy", "judge"))
         shared = {**small, "reward_model": judge, "rules": False}
         settings = {name: x for name, x in shared.items() if hasattr(module.Config, name)}
         settings |= {"model": policy, **TRAININGS[training], "task": task, "quiet": True}
         settings |= {"threads": way.threads, "results": folder}
-        models.BASES["tiny-base"] = models.Base(steps=BASE_STEPS)
         config = module.Config(**settings, checkpoint_interval=1e-9 if way.resumed else 1e9)
 
         def prepared() -> SeedsRun:
