@@ -418,8 +418,8 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         else "and there is none."
     )
     text += (
-        " This rule was made after runs had been published by others: first the end minus before "
-        "RL decided, then the end minus the first evaluation with the format. Both are not "
+        " This rule was made when runs had been published under other ones: first the end minus "
+        "before RL decided, then the end minus the first evaluation with the format. Neither is "
         "decisive now."
     )
     if with_format:
