@@ -22,6 +22,7 @@ from manyseeds.benchmarks.chapters.blocks import (
 )
 from manyseeds.benchmarks.chapters.differences import compared
 from manyseeds.benchmarks.chapters.language_cards import POWER, Applied, judged
+from manyseeds.benchmarks.experiments.suite import MANY_SAMPLES
 from manyseeds.benchmarks.store.methods import ORDER, Method, by_seed, common
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
@@ -164,7 +165,7 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
     yield Text(
         "pass@16 is the chance that at least one of 16 samples is right, cons@16 the share of "
         "prompts whose most frequent answer is.",
-        *narrowed(shown),
+        *narrowed(shown, found),
     )
     rows = [
         (*m.named, *m.both("pass@16"), gain_text(change(m, "pass@16")), *m.means("cons@16"))
@@ -186,8 +187,9 @@ def many_samples_section(found: Sequence[Method]) -> Iterator[Block]:
             yield curves(name, f"pass@4, cons@4 and entropy on {task}", panels, first=first)
 
 
-def narrowed(shown: Sequence[Method]) -> Iterator[Inline]:
-    """In how many runs of RL whose pass@1 rises pass@16 falls, and where that is tested."""
+def narrowed(shown: Sequence[Method], found: Sequence[Method]) -> Iterator[Inline]:
+    """In how many runs of RL whose pass@1 rises pass@16 falls, and where that is tested, if it is
+    in the runs that were found."""
     raised = [
         (m, many)
         for m in shown
@@ -202,11 +204,15 @@ def narrowed(shown: Sequence[Method]) -> Iterator[Inline]:
         yield (
             f" Of {plural(len(raised), 'run')} of RL whose pass@1 rises, pass@16 rises in {rise} "
             f"and falls in {fall}, by the intervals of the table; {near} begin above {NEAR_1}, "
-            "where it can rise little. Whether a base model solves more than the model after RL "
-            "is decided with 256 samples on "
+            "where it can rise little."
         )
-        yield Link("the page on the papers' claims", page="language-claims.md")
-        yield "."
+        if run_of(found, "grpo", "addition", MANY_SAMPLES):
+            yield (
+                " Whether a base model solves more than the model after RL is decided with 256 "
+                "samples on "
+            )
+            yield Link("the page on the papers' claims", page="language-claims.md")
+            yield "."
 
 
 def length_section(found: Sequence[Method]) -> Iterator[Block]:
