@@ -567,18 +567,19 @@ def mean_difference(differences: ArrayLike) -> Estimate:
     return replace(estimate(sample, "mean"), p=p)
 
 
-def effect_shown(difference: Estimate) -> float:
-    """The true difference that a single test of as many seeds, at 5%, would show in 80% of cases.
+def effect_shown(difference: Estimate, level: float = 0.05, power: float = 0.8) -> float:
+    """The true difference that a test of as many seeds at a level would show with a power.
 
-    From the standard error that the 95% interval implies, by Student's t. NaN of a single seed.
+    From the standard error that the 95% interval implies, by Student's t. NaN, not known, of a
+    single seed and of an interval without a width.
     """
     from scipy.special import stdtrit
 
-    if difference.n < 2:
+    if difference.n < 2 or not difference.low < difference.high:
         return math.nan
     t = partial(stdtrit, difference.n - 1)
     error = (difference.high - difference.low) / 2 / t(0.975)
-    return float(error * (t(0.975) + t(0.8)))
+    return float(error * (t(1 - level / 2) + t(power)))
 
 
 def holm(p: ArrayLike) -> Floats:

@@ -262,7 +262,7 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
         if not about.acts or acts[key] >= about.acts.least
     }
 
-    def card(p: Sequence[float]) -> Claim:
+    def card(p: Sequence[float], level: float) -> Claim:
         panels: Verdicts = {}
         judged = []
         decided = with_p(single, p)
@@ -289,6 +289,8 @@ def claim_section(about: Hypothesis, results: Sequence[Result]) -> list[Block]:
                 folded_if_long("Scores of every value", Table(name, COLUMNS, rows)),
                 *commands([result.run for result in runs.values()]),
             ],
+            decided.values(),
+            level,
         )
 
     return [Heading(about.title), tested(p_of(single), card)]

@@ -227,7 +227,7 @@ def contrasts_of(
         n = f"{len(one.seeds)} and {len(other.seeds)}"
         return (env, label, n, verdict_text(verdict, one.spec), word)
 
-    def card(p: Sequence[float]) -> Claim:
+    def card(p: Sequence[float], level: float) -> Claim:
         judged = with_p(verdicts, p)
         answers = [answer(verdict, meaning) for verdict in judged.values()]
         rows = [row(*key, judged[key], word) for key, word in zip(judged, answers, strict=True)]
@@ -251,7 +251,8 @@ def contrasts_of(
         if not answers:
             why = CEILING if silent else UNTESTED
             return Claim(claim, "not tested", why, None, details, source)
-        found = answered(claim, source, answers, f"by {by}", figure, details, judged.values())
+        shown = judged.values()
+        found = answered(claim, source, answers, f"by {by}", figure, details, shown, level)
         if not silent:
             return found
         where = " and ".join(env for env, _ in silent)
@@ -560,6 +561,7 @@ def replicas_card(
     premise: Mapping[str, Parity | None],
     details: Sequence[Block],
     p: Sequence[float],
+    level: float,
 ) -> Claim:
     """The card of verdicts on averaged against another way, by environment, with these p-values of
     those that are tested: where `premise`, on deeper against plain, is worse."""
@@ -583,9 +585,8 @@ def replicas_card(
     sides, name = f"averaged minus {other}", f"claims-replicas-{other}"
     figure = verdict_forest(name, "Learning speed", {sides: {**verdicts, **judged}}, sides)
     details = [Table("", PAIRED, rows), *details]
-    card = answered(
-        claim, CAPO, [*answers.values()], "by learning speed", figure, details, judged.values()
-    )
+    words, shown = [*answers.values()], judged.values()
+    card = answered(claim, CAPO, words, "by learning speed", figure, details, shown, level)
     if not untested:
         return card
     said = f"more epochs are not shown to do harm on {' and '.join(untested)}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
@@ -26,6 +26,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Table,
     Text,
     cells_of,
+    text_of,
     walk,
 )
 from manyseeds.benchmarks.experiments.verdicts import CEILINGS
@@ -88,9 +89,10 @@ def answered(
     figure: Figure | None,
     details: Sequence[Block],
     verdicts: Iterable[Parity | None] = (),
+    level: float = LEVEL,
 ) -> Claim:
     """The card of a claim that is true or false of comparisons. by: what they compare. verdicts:
-    of the same, for the differences that could have been shown."""
+    of the same, for the differences that would be shown at a level."""
     true, false, undecided = (answers.count(x) for x in ("true", "false", "undecided"))
     word = claim_word(answers)
     if word == "not tested":
@@ -98,21 +100,45 @@ def answered(
     number = f"true in {true} of {plural(len(answers), 'comparison')} {by}"
     number += f", false in {false}, undecided in {undecided}"
     if word == "not shown":
-        number += could_show([v.difference for v in verdicts if v])
+        number += effects_text(
+            [Compared("", "", v.difference, p=v.p) for v in verdicts if v], level
+        )
     return Claim(claim, word, number, figure, details, source)
 
 
-def could_show(differences: Sequence[Estimate], digits: int = 3, unit: str = "") -> str:
-    """`; a single test, uncorrected, would show 0.046 in 80% of cases`, where nothing is shown.
+# ---- What would have been shown -------------------------------------------------------------
 
-    Of means: nothing of differences without a width, whose standard error is not known.
+POWER = 0.8
+SHOWN = f"would be shown in {POWER:.0%} of cases"
+
+
+def level_of(p: Sequence[float]) -> float:
+    """The level below which the p of one more of a page's comparisons would have to be.
+
+    Holm's: LEVEL over the number of those that are undecided. p: of all, uncorrected.
     """
-    varied = (d for d in differences if d.low < d.high)
-    effects = sorted(x for d in varied if math.isfinite(x := stats.effect_shown(d)))
-    if not effects:
+    undecided = int((stats.holm(p) >= LEVEL).sum())
+    return LEVEL / max(undecided, 1)
+
+
+def effect_text(x: Compared, level: float) -> str:
+    """The true difference that would have been shown: the cell of an undecided comparison, empty
+    of a decided one and where it is not known."""
+    effect = stats.effect_shown(x.difference, level, POWER)
+    return "" if x.sign or not math.isfinite(effect) else f"{effect:.{x.digits}f}{x.unit}"
+
+
+def effects_text(found: Sequence[Compared], level: float) -> str:
+    """`; 0.013 to 0.020 would be shown in 80% of cases at the corrected level of 0.0024`"""
+    cells = {
+        stats.effect_shown(x.difference, level, POWER): text
+        for x in found
+        if (text := effect_text(x, level))
+    }
+    if not cells:
         return ""
-    texts = dict.fromkeys(f"{x:.{digits}f}" for x in (effects[0], effects[-1]))
-    return f"; a single test, uncorrected, would show {' to '.join(texts)}{unit} in 80% of cases"
+    ends = dict.fromkeys(cells[x] for x in (min(cells), max(cells)))
+    return f"; {' to '.join(ends)} {SHOWN} at the corrected level of {level:.2g}"
 
 
 # ---- Corrected together ---------------------------------------------------------------------
@@ -127,29 +153,37 @@ HOLM = (
 )
 
 
+class Writer(Protocol):
+    """Writes a claim by p-values and the level of their correction."""
+
+    def __call__(self, p: Sequence[float], level: float) -> Claim: ...
+
+
 @dataclass(frozen=True)
 class Tested(Claim):
-    """A claim by single tests, which is to be written again with the p-values of its page.
+    """A claim by single tests, which is to be written again with the correction of its page.
 
-    p: of the comparisons that decide it. again: the claim, given these after the correction.
+    p: of the comparisons that decide it.
     """
 
     p: Sequence[float] = ()
-    again: Callable[[Sequence[float]], Claim] | None = None
+    write: Writer | None = None
 
 
-def tested(p: Sequence[float], write: Callable[[Sequence[float]], Claim]) -> Tested:
+def tested(p: Sequence[float], write: Writer) -> Tested:
     """The claim that `write` makes of p-values, before those of its page are corrected."""
-    claim = write(p)
-    return Tested(**{x.name: getattr(claim, x.name) for x in fields(claim)}, p=p, again=write)
+    claim = write(p, LEVEL)
+    return Tested(**{x.name: getattr(claim, x.name) for x in fields(Claim)}, p=p, write=write)
 
 
 def corrected(blocks: Iterable[Block]) -> list[Block]:
     """The blocks of a page, its claims by p-values that are corrected together."""
     found = [*blocks]
-    p = iter(stats.holm([p for x in found if isinstance(x, Tested) for p in x.p]).tolist())
+    single = [p for x in found if isinstance(x, Tested) for p in x.p]
+    level, p = level_of(single), iter(stats.holm(single).tolist())
     return [
-        x.again([next(p) for _ in x.p]) if isinstance(x, Tested) and x.again else x for x in found
+        x.write([next(p) for _ in x.p], level) if isinstance(x, Tested) and x.write else x
+        for x in found
     ]
 
 
@@ -299,9 +333,8 @@ def verdict_on(found: Sequence[Compared], sign: int) -> ClaimWord:
     return claim_word({1: "true", -1: "false", 0: "undecided"}[sign * x.sign] for x in found)
 
 
-def weakest(found: Sequence[Compared], sign: int, means: bool = True) -> str:
-    """The difference that speaks most against a sign; empty without any. means: whether they are of
-    means, for the differences that could have been shown."""
+def weakest(found: Sequence[Compared], sign: int) -> str:
+    """The difference that speaks most against a sign; empty without any."""
     if not found:
         return ""
     least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
@@ -312,11 +345,14 @@ def weakest(found: Sequence[Compared], sign: int, means: bool = True) -> str:
         text += f" (the least favourable to the claim of {len(found)} comparisons; {agree} "
         text += f"agree{'s' * (agree == 1)} with it, {contradict} "
         text += f"contradict{'s' * (contradict == 1)} it)"
-    if means and verdict_on(found, sign) == "not shown":
-        for digits, unit in dict.fromkeys((x.digits, x.unit) for x in found):
-            of_unit = [x.difference for x in found if (x.digits, x.unit) == (digits, unit)]
-            text += could_show(of_unit, digits, unit)
     return text
+
+
+class Applied(NamedTuple):
+    """What shows that the treatment of a claim was applied, and whether it was."""
+
+    said: str
+    yes: bool = True
 
 
 def judged(
@@ -326,41 +362,76 @@ def judged(
     found: Sequence[Compared],
     details: Sequence[Block] = (),
     *,
+    applied: Applied | None = None,
     sign: int = 1,
     beside: Sequence[Compared] = (),
     figure: Figure | None = None,
     means: bool = True,
+    note: str = "",
+    unreached: str = "",
 ) -> Tested:
-    """The card of a claim that gives differences, mostly of means, a sign, 1 or -1.
+    """The card of a claim that gives differences a sign, 1 or -1.
 
-    name: of its figure, of the differences where there is no other. beside: what is compared, too,
-    but does not decide; its p-values are not corrected.
+    name: of its figure, of the differences where there is no other. applied: without it the claim
+    is not tested, and what was compared does not decide. beside: what is compared, too, but does
+    not decide; its p-values are not corrected. means: whether the differences are of means; of
+    others it is not known which would be shown. note: what the number says besides. unreached: what
+    is said instead of `does not hold` of a claim that a longer training could still make true.
     """
+    happened = applied is None or applied.yes
+    decisive, others = (found, beside) if happened else ((), [*found, *beside])
 
-    def card(p: Sequence[float]) -> Claim:
-        decisive = with_ps(found, p)
-        table = [comparison_table(decisive, beside)] if found or beside else []
-        drawn = figure or compared_forest(name, decisive)
-        word = verdict_on(decisive, sign)
-        number = weakest(decisive, sign, means) or NOTHING_COMPARED
-        return Claim(claim, word, number, drawn, [*table, *details], source)
+    def card(p: Sequence[float], level: float) -> Claim:
+        known = with_ps(decisive, p)
+        level = level if means else math.nan
+        word = verdict_on(known, sign)
+        number = weakest(known, sign)
+        if unreached and word == "does not hold":
+            word, number = "not shown", f"{unreached}: {number}"
+        elif word == "not shown":
+            number += effects_text(known, level)
+        if not known:
+            number = NOTHING_COMPARED if happened else "the treatment was not applied"
+        elif note:
+            number += f"; {note}"
+        drawn = figure or named_forest(name, claim, known)
+        return Claim(
+            claim, word, number, drawn, [*opening(applied, known, others, level), *details], source
+        )
 
-    return tested([x.p for x in found], card)
+    return tested([x.p for x in decisive], card)
 
 
-COMPARISONS = ("measure", "what was compared", "n", "difference [95%]", "p", "it is")
+def opening(
+    applied: Applied | None, found: Sequence[Compared], beside: Sequence[Compared], level: float
+) -> Iterator[Block]:
+    """What the details of a card begin with."""
+    if applied:
+        yield Text(f"Applied: {applied.said}.")
+    if found or beside:
+        yield comparison_table(found, beside, level)
 
 
-def comparison_table(found: Sequence[Compared], beside: Sequence[Compared] = ()) -> Table:
+def named_forest(name: str, claim: Inline, found: Sequence[Compared]) -> Figure | None:
+    """The differences; the label is the claim that they decide."""
+    figure = compared_forest(name, found)
+    return figure and replace(figure, label=f"What decides: {text_of(claim).rstrip('.')}")
+
+
+COMPARISONS = ("measure", "what was compared", "n", "difference [95%]", "p", "it is", SHOWN)
+
+
+def comparison_table(found: Sequence[Compared], beside: Sequence[Compared], level: float) -> Table:
     """beside: what does not decide."""
 
-    def row(x: Compared, word: str) -> tuple[str, ...]:
+    def row(x: Compared, word: str, effect: str) -> tuple[str, ...]:
         p = p_text(x.p).removeprefix("p").removeprefix("=")
-        return (x.measure, x.what, str(x.difference.n), x.text, p, word)
+        return (x.measure, x.what, str(x.difference.n), x.text, p, word, effect)
 
-    rows = [row(x, WORDS[x.sign]) for x in found]
-    rows += [row(x, f"{WORDS[x.sign]}, decides nothing") for x in beside]
-    return Table("", COMPARISONS, rows)
+    rows = [row(x, WORDS[x.sign], effect_text(x, level)) for x in found]
+    rows += [row(x, f"{WORDS[x.sign]}, decides nothing", "") for x in beside]
+    columns = COMPARISONS if any(cells[-1] for cells in rows) else COMPARISONS[:-1]
+    return Table("", columns, [cells[: len(columns)] for cells in rows])
 
 
 def compared_forest(name: str, found: Sequence[Compared]) -> Figure | None:

@@ -236,12 +236,12 @@ def normalised_late(result: Result) -> float:
 
 def with_details(card: Block, more: Sequence[Block]) -> Block:
     """A card with more details, also once its p-values are corrected."""
-    if not isinstance(card, Tested) or not card.again:
+    if not isinstance(card, Tested) or not card.write:
         return card
-    write = card.again
+    write = card.write
 
-    def again(p: Sequence[float]) -> Claim:
-        claim = write(p)
+    def again(p: Sequence[float], level: float) -> Claim:
+        claim = write(p, level)
         return replace(claim, details=[*claim.details, *more])
 
     return tested(card.p, again)

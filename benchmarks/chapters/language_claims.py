@@ -32,33 +32,32 @@ from manyseeds.benchmarks.chapters.blocks import (
 )
 from manyseeds.benchmarks.chapters.differences import (
     NOTHING_COMPARED,
+    Applied,
     Compared,
     compared,
-    with_ps,
-)
-from manyseeds.benchmarks.chapters.language_cards import (
-    Applied,
-    Curve,
     corrected,
     effects_text,
     judged,
-    late_rise,
     opening,
     tested,
+    with_ps,
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
     NEAR_1,
     SIDE_RULE,
+    Curve,
     at_ends,
     averaged,
     between,
+    budget_text,
     change,
     curves,
     curves_of,
     gain_text,
     gained,
     has_metric,
+    late_rise,
     measure,
     metric,
     paired,
@@ -302,9 +301,8 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "Reinforcement learning from rules alone, without SFT, improves a base model.",
         f"{R1}, sec. 2.2",
         gains.decisive,
-        [text, Table("language-zero", ZERO_COLUMNS, rows)],
+        [text, Table("language-zero", ZERO_COLUMNS, rows), *commands_of(runs)],
         applied=applied,
-        runs=runs,
         beside=gains.others,
         figure=curves_of(
             "language-zero",
@@ -343,7 +341,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         [text],
         applied=applied,
         unreached=f"not reached within {WITHIN:,} samples",
-        ends=[m.curve("pass@1") for m in runs],
+        note=budget_text([m.curve("pass@1") for m in runs]),
         beside=ahead.others,
     )
 
@@ -434,14 +432,13 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "A base model solves more than the same model after RL where each prompt has many samples.",
         YUE,
         since["pass@256"],
-        [Text(text), Table("language-many", MANY_COLUMNS, rows)],
+        [Text(text), Table("language-many", MANY_COLUMNS, rows), *commands_of([m, *formatted])],
         applied=Applied(
             f"RL changes pass@1 by {gain_text(gain)} and the format from {formats[0]:.0%} to "
             f"{formats[last]:.0%}",
             bool(gain and gain.low > 0),
         ),
         note=ceiling,
-        runs=[m, *formatted],
         sign=-1,
         beside=[*since["pass@4"], *since["pass@1"], *others, *with_format],
         figure=curves_of(
@@ -514,14 +511,13 @@ def groups_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "eighth of the samples.",
         TWO,
         kept,
-        details,
+        [*details, *commands_of(shown)],
         applied=Applied(
             f"of the groups {mixed[0]:.0%} have a signal with 16 samples each, and "
             f"{mixed[-2]:.0%} and {mixed[-1]:.0%} of those of 2; groups of 16 gain {gain:+.3f}",
             bool(gain > 0 and min(mixed) > 0),
         ),
-        ends=[m.curve("pass@1") for m in (large, *shown[len(suite.GROUPS) :])],
-        runs=shown,
+        note=budget_text([m.curve("pass@1") for m in (large, *shown[len(suite.GROUPS) :])]),
         beside=[*kept_of_score, *equal],
         figure=curves_of(
             "language-groups",
@@ -757,7 +753,7 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         f"{OURS}; stages: {R1}v1, sec. 2.3",
         differences("RL again", "RL alone"),
         applied=applied,
-        ends=[x for stage in ("RL again", "RL alone") if (x := of_stage(stage))],
+        note=budget_text([x for stage in ("RL again", "RL alone") if (x := of_stage(stage))]),
         figure=figure(
             "language-pipeline-rl", "pass@1 of stages of RL", "RL", "RL again", "RL alone"
         ),
@@ -773,7 +769,7 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         f"{R1}v1, sec. 4.1",
         differences("distillation", SMALL),
         applied=applied,
-        ends=[x for stage in ("distillation", SMALL) if (x := of_stage(stage))],
+        note=budget_text([x for stage in ("distillation", SMALL) if (x := of_stage(stage))]),
         beside=differences("distillation", LONGER),
         figure=figure(
             "language-pipeline-distillation",
@@ -872,9 +868,12 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "A larger upper clip range keeps the entropy up.",
         f"{DAPO}, sec. 3.1",
         found_of["entropy"],
-        [text, Table("language-clip-higher", CLIP_COLUMNS, rows)],
+        [
+            text,
+            Table("language-clip-higher", CLIP_COLUMNS, rows),
+            *commands_of(m for _, m in shown),
+        ],
         applied=applied,
-        runs=[m for _, m in shown],
         figure=curves_of(
             "language-clip-higher",
             "Entropy and pass@16 by the upper clip range",
@@ -1092,9 +1091,8 @@ def part_claims(parts: Mapping[str, Method], details: Sequence[Block]) -> Iterat
             "DAPO's token-level loss, overlong filtering and soft punishment raise the accuracy.",
             f"{DAPO}, table 1",
             scores.decisive,
-            details,
+            [*details, *commands_of(parts.values())],
             applied=Applied(said, any(x.yes for x in applied.values())),
-            runs=[*parts.values()],
             beside=scores.others,
         )
     if shorter.decisive or shorter.others:
@@ -1270,10 +1268,9 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "GRPO, which has no critic, is at least as accurate as PPO.",
         f"{OURS}; the paper's argument is memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
-        [text, Table("language-equal", EQUAL_COLUMNS, rows)],
+        [text, Table("language-equal", EQUAL_COLUMNS, rows), *commands_of(runs)],
         applied=applied,
-        ends=[m.curve("pass@1") for m in (equal, grpo)],
-        runs=runs,
+        note=budget_text([m.curve("pass@1") for m in (equal, grpo)]),
         beside=compared(
             "pass@1",
             "PPO with its own settings minus GRPO",

@@ -17,8 +17,7 @@ import numpy as np
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
-from manyseeds.benchmarks.chapters.differences import Compared, compared
-from manyseeds.benchmarks.chapters.language_cards import Applied, judged
+from manyseeds.benchmarks.chapters.differences import Applied, Compared, compared, judged
 from manyseeds.benchmarks.chapters.language_measures import (
     NEAR_1,
     at_ends,
@@ -34,7 +33,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     paired,
     run_of,
 )
-from manyseeds.benchmarks.chapters.language_runs import SIGNS
+from manyseeds.benchmarks.chapters.language_runs import SIGNS, commands_of
 from manyseeds.benchmarks.experiments import suite
 from manyseeds.benchmarks.store.methods import Method, by_seed
 from manyseeds.llm_track.evaluation import FINAL_PROMPTS
@@ -120,11 +119,14 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "Learning from wrong samples alone raises pass@k for every k.",
         SIGNED,
         gains(wrong, "wrong samples"),
-        [Text(about), Table("language-signs", SIGN_COLUMNS, rows)],
+        [
+            Text(about),
+            Table("language-signs", SIGN_COLUMNS, rows),
+            *commands_of([*runs.values(), *([fast] if fast else [])]),
+        ],
         applied=applied,
         note=room,
         beside=gains(fast, "wrong samples, usual rate") if fast else [],
-        runs=[*runs.values(), *([fast] if fast else [])],
         figure=curves_of(
             "language-signs",
             "pass@1 and pass@256 by the samples that are learned from",
@@ -214,9 +216,8 @@ def random_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "A clip of small ratios raises the entropy, even with random rewards.",
         CLIPS,
         found_of,
-        [about, Table("language-coin", COIN_COLUMNS, rows)],
+        [about, Table("language-coin", COIN_COLUMNS, rows), *commands_of(runs.values())],
         applied=applied("below"),
-        runs=[*runs.values()],
         beside=beside,
         figure=curves_of(
             "language-coin-below",
@@ -346,9 +347,8 @@ def law_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "fifth errs less than a constant.",
         LAW,
         against_constant,
-        [about, Table("language-law", columns, rows)],
+        [about, Table("language-law", columns, rows), *commands_of(shown.values())],
         applied=applied,
-        runs=[*shown.values()],
         beside=against_line,
         sign=-1,
     )
@@ -451,10 +451,9 @@ def renewed_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         f"Renewing the reward model during training {effect_on}.",
         f"{GRPO}, sec. 5.2.1",
         compared(score, "reward model renewed minus not", of_model),
-        [about, Table("language-renewed", RENEWED_COLUMNS, rows)],
+        [about, Table("language-renewed", RENEWED_COLUMNS, rows), *commands_of(runs.values())],
         applied=applied,
         note=f"pass@1 is {start:.3f} before and ends between {min(ends):.3f} and {max(ends):.3f}",
-        runs=[*runs.values()],
         beside=[
             *compared(score, "reference renewed minus not", of_reference),
             *compared(score, "both renewed minus neither", iterations),

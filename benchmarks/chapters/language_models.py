@@ -22,7 +22,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     folded_if_long,
     sections,
 )
-from manyseeds.benchmarks.chapters.language_cards import corrected
+from manyseeds.benchmarks.chapters.differences import corrected
 from manyseeds.benchmarks.chapters.language_measures import (
     SIDE_RULE,
     between,

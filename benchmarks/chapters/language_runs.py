@@ -5,7 +5,7 @@ The names replace lists of flags in tables; the flags stand with the command of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from manyseeds.benchmarks.chapters.blocks import Block, Inline, Link, Text, joined
@@ -83,7 +83,7 @@ def named(m: Method) -> str:
     return ", ".join(filter(None, (display(m.algo), about(m))))
 
 
-def commands_of(runs: Sequence[Method]) -> Iterator[Block]:
+def commands_of(runs: Iterable[Method]) -> Iterator[Block]:
     """Where the runs and their commands are; nothing without runs."""
     links: list[Inline] = [
         (f"{named(m)}: ", Link("/".join(m.run.path.parts[-3:]), file=m.run.folder)) for m in runs

@@ -291,7 +291,7 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
     drawn = "Returns and mean squared advantages of A2C, by estimator"
     auc_verdict = ESTIMATOR_COLUMNS.index("AUC against GAE")
 
-    def card(p: Sequence[float]) -> Claim:
+    def card(p: Sequence[float], level: float) -> Claim:
         judged = with_p(speed, p)
         pairs: Verdicts = {}
         shown = dict(rows)
@@ -319,6 +319,7 @@ def estimators_section(results: Sequence[Result]) -> Iterator[Block]:
                 *commands(runs),
             ],
             judged.values(),
+            level,
         )
 
     yield tested(p_of(speed), card)
@@ -500,7 +501,7 @@ def grpo_claim(
         else:
             verdicts[key] = verdict
 
-    def card(p: Sequence[float]) -> Claim:
+    def card(p: Sequence[float], level: float) -> Claim:
         decisive = with_p(verdicts, p)
         answers = {key: answer(verdict, meaning) for key, verdict in decisive.items()}
         texts = {key: verdict_text(verdict, specs[key]) for key, verdict in decisive.items()}
@@ -514,6 +515,8 @@ def grpo_claim(
             f"by {measure}",
             verdict_forest(name, sides, {measure: decisive}, sides),
             [Table(name, columns, rows), about] if rows else [],
+            decisive.values(),
+            level,
         )
         more = f", {UNTESTED} in {len(untested)}" if untested and answers else ""
         return replace(found, number=f"{found.number}{more}")

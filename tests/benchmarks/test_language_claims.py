@@ -30,8 +30,8 @@ from manyseeds.benchmarks.chapters.blocks import (
     text_of,
     walk,
 )
-from manyseeds.benchmarks.chapters.differences import Compared
-from manyseeds.benchmarks.chapters.language_cards import Applied, budget_text, judged, level_of
+from manyseeds.benchmarks.chapters.differences import Applied, Compared, judged, level_of
+from manyseeds.benchmarks.chapters.language_measures import budget_text
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.benchmarks.experiments.suite import (
     CLIP_HIGHER,
@@ -137,7 +137,7 @@ def test_the_rewards_of_a_coin_stand_beside(tmp_path: Path) -> None:
     """Their gain is subtracted where the weight of the KL is the same."""
     end = lambda x: 0.7 if x.get("reward") else 0.6  # noqa: E731
     blocks = rlhf(tmp_path, end, placebo=True)
-    decisive = [row for row in rows(blocks) if "not decisive" not in row[5]]
+    decisive = [row for row in rows(blocks) if "decides nothing" not in row[5]]
     assert [row[3].split(" ")[0] for row in decisive] == ["+0.100", "+0.100", "-0.100"]
     assert decisive[2][1].endswith("minus the gain under random rewards")
     beside = [(row[1], row[3][:6]) for row in rows(blocks) if "pass@1" in row[0]][3:]
@@ -175,12 +175,12 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     assert none.startswith(f"in part: +0.000 [+0.000, +0.000], p=1.000, {least} of 7")
     # Without a gradient in any step nothing is decided, whatever comes of it.
     words = {row[1]: row[5] for row in rows(blocks) if row[0] == "pass@1 after minus before"}
-    assert words["GRPO from 400 steps, 15% demonstrations"] == "higher (not decisive)"
+    assert words["GRPO from 400 steps, 15% demonstrations"] == "higher, decides nothing"
     # 0.1 of 0.2 before, 0.8 of 0.95 after; a thousandth more from seed to seed.
     assert some[0].startswith("in part: -0.00")
     found = {row[1]: row[3][:6] for row in rows(blocks) if row[0].startswith("right of formatted")}
     words = {row[1]: row[5] for row in rows(blocks) if row[0].startswith("right of formatted")}
-    assert words["GRPO from 400 steps, 15% demonstrations"].endswith("(not decisive)")
+    assert words["GRPO from 400 steps, 15% demonstrations"].endswith("decides nothing")
     assert found["GRPO from 800 steps, 1% demonstrations"] == "+0.338"
     # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
     assert some[1].startswith("in part: -0.648 [")
@@ -210,7 +210,7 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     # The end minus the mean of the evaluations at three and at four fifths.
     assert said.startswith(f"{word}: {(end - 0.5) * 0.3:+.3f} [")
     assert "exactly 1 in 0% of the seeds" in said
-    assert [row[5] for row in rows(blocks)][1:3] == ["higher (not decisive)"] * 2
+    assert [row[5] for row in rows(blocks)][1:3] == ["higher, decides nothing"] * 2
     assert rows(blocks)[3][3].startswith(f"{(end - 0.5) * 0.4:+.3f} [")
     assert rows(blocks)[6][3].startswith(f"{end - 0.5:+.3f} [")
     table = rows(blocks, "language-many")
@@ -231,7 +231,7 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     assert verdicts(blocks) == [said]  # which pass@256 of the base model decides alone
     assert rows(blocks)[9][1] == "GRPO, groups of 16"
     words = [row[5] for row in rows(blocks)][9:]
-    assert words == [f"{word} (not decisive)" for word in ("higher", "lower", "lower")]
+    assert words == [f"{word}, decides nothing" for word in ("higher", "lower", "lower")]
     text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
     assert "Of 3 trainings of models that have the format before RL, pass@16 falls in 2" in text
     assert "rises in 1." in text
@@ -277,7 +277,7 @@ def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
     # The metric of the last fifth of the training is from 2.6 to 3.0 in ten steps: 2.82, and the
     # first step's is 1.04.
     assert [row[3].split(" ")[0] for row in found] == ["-0.400"] * 3 + ["+1.78"] * 3
-    assert [row[5] for row in found] == ["lower"] * 3 + ["higher (not decisive)"] * 3
+    assert [row[5] for row in found] == ["lower"] * 3 + ["higher, decides nothing"] * 3
     table = rows(blocks, "language-overoptimisation")
     assert table[3][:3] == ["RLHF-PPO", "learned and rules", "5"]
     assert table[0][3:5] == ["1.04", "2.82 [2.82, 2.82]"]
@@ -433,14 +433,14 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     assert shorter.startswith("holds: -2.55 [")
     compared = [row for row in rows(blocks) if not re.match("pass|length of", row[0])]
     found = {row[1]: (row[3].split(" ")[0], row[5]) for row in compared}
-    assert found["GRPO with a KL minus Dr. GRPO"] == ("+6.00", "higher (not decisive)")
+    assert found["GRPO with a KL minus Dr. GRPO"] == ("+6.00", "higher, decides nothing")
     assert found["GRPO without a KL minus Dr. GRPO"] == ("-1.00", "lower")
     sides = {row[0]: row[3].split(" ")[0] for row in rows(blocks) if row[0].startswith("length of")}
     assert sides == {"length of wrong ones": "-1.00", "length of right ones": "+0.00"}
-    assert found["GRPO with a KL minus GRPO without a KL"] == ("+7.00", "higher (not decisive)")
+    assert found["GRPO with a KL minus GRPO without a KL"] == ("+7.00", "higher, decides nothing")
     assert found["soft punishment alone minus none of the three"] == ("-2.55", "lower")
     assert found["overlong filtering alone minus none of the three"] == (
-        *("+0.00", "undecided (not decisive)"),
+        *("+0.00", "undecided, decides nothing"),
     )
     assert len(found) == 9
     applied = [text_of(x.details[0]) for x in cards(blocks)]
@@ -552,7 +552,7 @@ def test_ppo_with_grpo_s_settings_is_paired_by_seeds(tmp_path: Path) -> None:
     table = rows(chapter.equal_section(runs, tmp_path), "language-equal")
     assert [row[0] for row in table] == ["RLHF-PPO", "GRPO", "RLHF-PPO"]
     beside = rows(chapter.equal_section(runs, tmp_path))[1]
-    assert (beside[3][:6], beside[5]) == ("+0.050", "higher (not decisive)")
+    assert (beside[3][:6], beside[5]) == ("+0.050", "higher, decides nothing")
     assert [*chapter.equal_section(runs[:2], tmp_path)] == []
     own = runs.pop(1)
     assert said().startswith("holds: -0.100 [")
@@ -597,7 +597,7 @@ def test_the_stages_of_r1(tmp_path: Path) -> None:
     assert again.startswith("holds: +0.200 [")
     assert distilled.startswith("holds: +0.400 [")
     assert rows(blocks, "language-pipeline")[1][:3] == ["RL again", "3", "100"]
-    assert [row[5] for row in rows(blocks)] == ["higher"] * 4 + ["higher (not decisive)"] * 2
+    assert [row[5] for row in rows(blocks)] == ["higher"] * 4 + ["higher, decides nothing"] * 2
     drawn = [x.figure.name for x in cards(blocks) if x.figure]
     assert drawn == ["language-pipeline-rl", "language-pipeline-distillation"]
     assert "at this budget: pass@1 still rose in 2 of 2 trainings" in again
@@ -669,7 +669,7 @@ def test_a_claim_without_its_treatment_is_not_tested() -> None:
     """What was compared stands in its table, and is not counted among what decides."""
     claim = judged("a", "A.", "", [side(0.01)], applied=Applied("nothing was", yes=False), note="x")
     assert (claim.verdict, claim.number) == ("not tested", "the treatment was not applied")
-    assert rows([claim])[0][5] == "higher (not decisive)"
+    assert rows([claim])[0][5] == "higher, decides nothing"
     assert claim.p == []
     assert text_of(claim.details[0]) == "Applied: nothing was."
     claim = judged("a", "A.", "", [side(0.01)], applied=Applied("it was"), note="x", sign=-1)
@@ -694,7 +694,7 @@ def test_ends_that_still_rise_are_of_a_budget() -> None:
     still = np.tile(np.minimum(samples, 80), (3, 1))
     rising = np.tile(samples, (3, 1)) * np.array([[0.9], [1.0], [1.1]])
     assert budget_text([(samples, still)]) == ""
-    said = "; at this budget: pass@1 still rose in 1 of 2 trainings"
+    said = "at this budget: pass@1 still rose in 1 of 2 trainings"
     assert budget_text([(samples, still), (samples, rising)]) == said
 
 
@@ -727,8 +727,8 @@ def test_the_claims_of_a_page_are_corrected_together(
     assert [x.verdict for x in cards(blocks)] == words
     (first, beside), (alone,) = (rows([x]) for x in cards(blocks))
     assert (first[4], alone[4]) == (("0.030", "0.020") if second < 0.03 else ("0.060", "0.060"))
-    assert beside[4:] == ["0.040", "higher (not decisive)", ""]
+    assert beside[4:] == ["0.040", "higher, decides nothing"] + [""] * (second == 0.03)
     # Of 0.06 twice, the interval from 0.1 to 0.3 has a standard error of 0.1 / 2.262; at 0.05 / 2,
     # t is 2.685, and 0.883 more for 80%.
-    assert first[6] == alone[6] == ("" if second < 0.03 else "0.158")
+    assert first[6:] == alone[6:] == ([] if second < 0.03 else ["0.158"])
     assert "corrected together" in "".join(text_of(x) for x in blocks if isinstance(x, Text))

@@ -68,7 +68,7 @@ def test_models_that_the_usual_rate_breaks_are_counted(tmp_path: Path) -> None:
     blocks = signs(tmp_path, dict.fromkeys(AT, 0.1), fast=True)
     assert verdicts(blocks)[0].startswith("holds: +0.100 [")
     words = [row[5] for row in rows(blocks) if row[1] == "wrong samples, usual rate"]
-    assert words == ["lower (not decisive)"] * 4
+    assert words == ["lower, decides nothing"] * 4
     text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
     assert "at the usual learning rate 2 of 5 models end at a KL above 0.2" in text
     assert [row[1] for row in rows(blocks, "language-signs")][3:] == ["0.0001", "0.0003"]
@@ -203,7 +203,7 @@ def test_the_two_renewals_are_told_apart(tmp_path: Path) -> None:
     lower = [*chapter.renewed_section(renewals(tmp_path / "lower", below=0.3), tmp_path)]
     assert "during training slows the loss of accuracy." in str(cards(lower)[0].claim)
     found = {row[1]: (row[3][:6], row[5]) for row in rows(blocks)}
-    assert found["reference renewed minus not"] == ("+0.000", "undecided (not decisive)")
+    assert found["reference renewed minus not"] == ("+0.000", "undecided, decides nothing")
     assert found["both renewed minus neither"][0] == "+0.100"
     table = rows(blocks, "language-renewed")
     assert [row[2] for row in table] == ["0", "0", "80", "80"]

@@ -363,6 +363,10 @@ def test_the_effect_that_a_test_would_show() -> None:
     # By G*Power, one sample of 30, two-sided at 0.05: d = 0.53.
     assert effect == pytest.approx(0.53, abs=0.02)
     assert np.isnan(stats.effect_shown(stats.estimate([1.0], "mean")))
+    assert np.isnan(stats.effect_shown(stats.Estimate(0.2, 0.2, 0.2, 10)))
+    # The interval has a standard error of 0.1 / 2.262; at 0.025, t is 2.685, and 0.883 for 80%.
+    shown = stats.effect_shown(stats.Estimate(0.2, 0.1, 0.3, 10), 0.025)
+    assert shown == pytest.approx(0.1 / 2.262 * (2.685 + 0.883), abs=1e-3)
 
 
 def test_sign_flip_p_by_hand() -> None:
