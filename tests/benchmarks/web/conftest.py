@@ -32,7 +32,7 @@ HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 
 PUBLISHED = (  # runs of other kinds, and measurements
     "runs/addition/grpo/48b4da42",
-    "runs/addition/dapo/9fff7511",
+    "runs/addition/dapo/53485cda",
     "runs/Gridworld-v0/policy_iteration",
     "runs/Gridworld-v0/value_iteration",
     "throughput.json",
