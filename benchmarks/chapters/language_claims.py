@@ -288,7 +288,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     moving = [share_of_steps(m) for m in trained]
     applied = Applied(
         f"{len(moving)} of {plural(len(runs), 'run')} have steps with a gradient, "
-        f"{min(moving, default=0):.0%} to {max(moving, default=0):.0%} of them",
+        f"in each {min(moving, default=0):.0%} or more of its steps",
         bool(moving),
     )
     text = Text(
