@@ -333,18 +333,22 @@ def verdict_on(found: Sequence[Compared], sign: int) -> ClaimWord:
     return claim_word({1: "true", -1: "false", 0: "undecided"}[sign * x.sign] for x in found)
 
 
-def weakest(found: Sequence[Compared], sign: int) -> str:
-    """The difference that speaks most against a sign; empty without any."""
+def weakest(found: Sequence[Compared], sign: int, refutes: bool = True) -> str:
+    """The difference that speaks most against a sign; empty without any.
+
+    refutes: whether one on the other side contradicts the claim.
+    """
     if not found:
         return ""
-    least = min(found, key=lambda x: x.difference.low if sign > 0 else -x.difference.high)
+    least = min(found, key=lambda x: (sign * x.sign, sign * x.difference.value))
     text = f"{least.text}, {p_text(least.p)}, {least.measure}: {least.what}"
     text += f", n = {least.difference.n}"
     if len(found) > 1:
         agree, contradict = (sum(x.sign == s for x in found) for s in (sign, -sign))
         text += f" (the least favourable to the claim of {len(found)} comparisons; {agree} "
         text += f"agree{'s' * (agree == 1)} with it, {contradict} "
-        text += f"contradict{'s' * (contradict == 1)} it)"
+        one = "s" * (contradict == 1)
+        text += f"contradict{one} it)" if refutes else f"fall{one} short)"
     return text
 
 
@@ -385,7 +389,7 @@ def judged(
         known = with_ps(decisive, p)
         level = level if means else math.nan
         word = verdict_on(known, sign)
-        number = weakest(known, sign)
+        number = weakest(known, sign, not unreached)
         if unreached and word == "does not hold":
             word, number = "not shown", f"{unreached}: {number}"
         elif word == "not shown":

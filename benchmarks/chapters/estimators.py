@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from manyseeds.benchmarks.chapters.blocks import (
 from manyseeds.benchmarks.chapters.origins import command_text
 from manyseeds.benchmarks.measurements.llm_oracle import FILE, STORED
 from manyseeds.benchmarks.store.stored import find_file, section_of
+from manyseeds.record import plural
 
 ROUNDING = 1e-6  # a bias below it is rounding
 
@@ -48,7 +50,9 @@ def blocks_of(stored: dict[str, Any]) -> Iterator[Block]:
         "Scale is the factor by which the mean of an estimator multiplies the true gradient, bias "
         "the length of the rest of its mean, noise the trace of its covariance. Both are relative "
         "to the scaled gradient (its length, and its length squared). Where mixed groups alone are "
-        "kept, noise is that of a kept group; those thrown away cost samples, too."
+        "kept, noise is that of a kept group; those thrown away cost samples, too. An average by a "
+        f"constant divides the sum over tokens by the longest length, {sizes['T']}, which "
+        f"alone makes the scale {1 / sizes['T']:g}."
     )
     yield Heading("Advantages and averages")
     yield from group_outcome(stored)
@@ -163,8 +167,9 @@ def group_outcome(stored: dict[str, Any]) -> Iterator[Block]:
     if biased:
         yield Text(
             "The others are biased. The first number is the deviation of their mean from the "
-            "gradient, as a share of its length. The second is how many more tokens they add to "
-            "wrong completions than the gradient itself does, per unit of reward."
+            "gradient's direction, as a share of the part that lies along it. The second is how "
+            "many more tokens they add to wrong completions than the gradient itself does, per "
+            "unit of reward."
         )
         longer = (f"{x['longer_least']:+.2f} to {x['longer_most']:+.2f} tokens" for x in biased)
         pairs = zip(biased, longer, strict=True)
@@ -200,8 +205,8 @@ def mixed_outcome(stored: dict[str, Any]) -> Iterator[Block]:
         "of a prompt pull 1/P(mixed) times as hard as all of its groups do on average, and are "
         "P(mixed) times as frequent where prompts are drawn until there are enough mixed groups, "
         "as by DAPO: both cancel. They do not where the same prompt is sampled until its group is "
-        "mixed. Deviation of the mean from the true gradient, as a share of its length, over the "
-        "networks of the first table:"
+        "mixed. Deviation of the mean from the direction of the true gradient, as a share of "
+        f"the part along it, over {plural(stored['networks'], 'network')}:"
     )
     yield Items(
         [f"{x['name']}: {'0' if is_unbiased(x) else share(x, 'bias')}" for x in turned] or ["none"]
@@ -220,9 +225,21 @@ def kl_outcome(stored: dict[str, Any]) -> Iterator[Block]:
         f"Unbiased for its gradient: {', '.join(right) or 'none'}."
     )
     zero = f" The mean of {' and '.join(nothing)} is 0." * bool(nothing)
-    yield Text(Strong(outcome), f"{zero} Bias of the others, relative to the gradient:")
+    yield Text(
+        Strong(outcome),
+        f"{zero} Bias of the others, as a share of the part of their mean that lies along the "
+        "gradient, and how long that mean is in the table's network:",
+    )
     rest.sort(key=lambda x: x["bias_most"])
-    yield Items([f"{placed(x)}: {share(x, 'bias')}" for x in rest] or ["none"])
+    yield Items(
+        [f"{placed(x)}: {share(x, 'bias')}, {length(x):.0%} of the gradient" for x in rest]
+        or ["none"]
+    )
+
+
+def length(row: dict[str, Any]) -> float:
+    """Of an estimator's mean, as a share of the gradient's."""
+    return float(abs(row["scale"]) * math.hypot(1, row["bias"]))
 
 
 def placed(row: dict[str, Any]) -> str:

@@ -54,6 +54,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     change,
     curves,
     curves_of,
+    first_steps,
     gain_text,
     gained,
     has_metric,
@@ -64,6 +65,7 @@ from manyseeds.benchmarks.chapters.language_measures import (
     run_of,
 )
 from manyseeds.benchmarks.chapters.language_mechanisms import (
+    GRPO,
     law_section,
     random_section,
     ranked,
@@ -88,11 +90,10 @@ from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.llm_track.evaluation import FINAL_PROMPTS, FINAL_SAMPLES
 from manyseeds.llm_track.models import BASES, CHARACTERS, Base
 from manyseeds.llm_track.tasks import TAGS, TEST_SHARE
-from manyseeds.record import plural
+from manyseeds.record import plural, ranges
 from manyseeds.stats import Floats
 
-SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
-WITHIN = 12_800  # samples
+SOLVED = 0.7  # pass@1 that R1-Zero is to reach
 
 R1 = "DeepSeek-AI, 2025, arXiv 2501.12948"
 DR_GRPO = "Liu et al., 2025, arXiv 2503.20783"
@@ -142,7 +143,9 @@ def methods_text(runs: Sequence[Method]) -> Text:
         " with corrections. One prompt in "
         f"{TEST_SHARE} is held out. pass@k is the chance that at least one of k samples at "
         f"temperature 1 is right. Before and after a training it is that of {FINAL_PROMPTS} "
-        f"held-out prompts with {FINAL_SAMPLES} samples each, where a table says nothing else. A "
+        f"held-out prompts with {FINAL_SAMPLES} samples each, where a table says nothing else. "
+        "Evaluations during a training have fewer prompts and samples; a measure averaged over a "
+        "training is the mean of these, the first of them before any learning. A "
         f"run has {seeds} seeds, where n says nothing else"
         + (f", and each begins with {begun}. " if own else ". ")
         + "The commands of all runs are under ",
@@ -156,7 +159,14 @@ RISING = ("task", "run", "n", "pass@1, mean [95%]", "gain in the last fifth")
 
 def still_rising(found: Sequence[Method], results: Path) -> Iterator[Block]:
     """The trainings of the page that had not reached a plateau."""
-    trained = [m for m in found if m.of_experiment and m.headline == "pass@1"]
+    # The run with many samples is that of R1-Zero, evaluated in another way.
+    trained = [
+        m
+        for m in found
+        if m.of_experiment
+        and m.headline == "pass@1"
+        and not m.is_run_of("grpo", "addition", suite.MANY_SAMPLES)
+    ]
     rises = [
         (m.task, named(m), m.n, m.text("pass@1"), late_rise(*m.curve("pass@1"))) for m in trained
     ]
@@ -187,13 +197,6 @@ def summary(blocks: Iterable[Block]) -> Items:
 # ---- Reading runs --------------------------------------------------------------------------
 
 
-def best_accuracy(m: Method) -> Floats:
-    """The highest accuracy of each seed's training samples within WITHIN samples, [S]."""
-    tables = m.metrics("accuracy")
-    firsts = (x.loc[x["samples"] <= WITHIN, "accuracy"].to_numpy() for x in tables)
-    return np.array([np.fmax.reduce(first, initial=0.0) for first in firsts])
-
-
 def metric_at_points(m: Method, name: str) -> Floats:
     """A metric of the training samples at each evaluation, [S, K]: its mean since the one before.
 
@@ -218,7 +221,7 @@ ZERO_COLUMNS = (
     *("format before", "after"),
     *("pass@1 before", "after, mean [95%]", "right of formatted before", "after"),
     *("pass@16 before", "after", "cons@16 before", "after"),
-    f"seeds with accuracy above {SOLVED} within {WITHIN:,} samples",
+    f"seeds with pass@1 above {SOLVED} after",
 )
 FORMATTED = "right of formatted, after minus before"
 
@@ -271,25 +274,25 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     runs = [m for _, m in shown.values()]
     for run, (base, m) in shown.items():
         moved = share_of_steps(m)
-        best, made = best_accuracy(m), BASES[base]
-        early = f"{int((best > SOLVED).sum())} of {m.n}"
+        reached, made = m.values("pass@1"), BASES[base]
+        solved = f"{int((reached > SOLVED).sum())} of {m.n}"
         shares = [right_of_formatted(m, when) for when in ("initial", "final")]
         said = ("" if np.isnan(x).all() else f"{np.nanmean(x):.3f}" for x in shares)
         begun = base, str(steps_of(base)), f"{made.demonstrations:.0%}"
         more = *m.both("pass@1"), *said, *m.means("pass@16"), *m.means("cons@16")
-        rows.append((*begun, m.label, m.n, f"{moved:.0%}", *m.means("format"), *more, early))
+        rows.append((*begun, m.label, m.n, f"{moved:.0%}", *m.means("format"), *more, solved))
         gained = compared("pass@1 after minus before", run, change(m, "pass@1"))
         gains.add(gained, decides=moved > 0)
         both = [by_seed(m, x) for x in reversed(shares)]
         apart.add(compared(FORMATTED, run, paired(*both)), decides=moved > 0)
-        over = stats.mean_difference(best - SOLVED)
-        ahead.add(compared(f"best accuracy minus {SOLVED}", run, over), decides=moved > 0)
+        over = stats.mean_difference(reached - SOLVED)
+        ahead.add(compared(f"pass@1 after minus {SOLVED}", run, over), decides=moved > 0)
     trained = [m for m in runs if share_of_steps(m) > 0]
     moving = [share_of_steps(m) for m in trained]
+    least = min(moving, default=0)
+    share = "all of their steps" if least == 1 else f"at least {least:.1%} of the steps of each"
     applied = Applied(
-        f"{len(moving)} of {plural(len(runs), 'run')} have steps with a gradient, "
-        f"in each {min(moving, default=0):.0%} or more of its steps",
-        bool(moving),
+        f"{len(moving)} of {plural(len(runs), 'run')} have a gradient, in {share}", bool(moving)
     )
     text = Text(
         "A step has a gradient where its norm is above 0. GRPO's first one needs a group whose "
@@ -326,21 +329,22 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         applied=Applied(f"{applied.said}; {formats_of(trained)}", applied.yes),
         beside=apart.others,
     )
+    within = " or ".join(dict.fromkeys(f"{m.settings['total_samples']:,}" for m in runs))
     text = Text(
-        "In the paper pass@1 on AIME 2024 rises to 0.71. Here the highest accuracy that a seed's "
-        f"training samples have within {WITHIN:,} samples, half of a training, is compared with "
-        "it: that limit is ours. A longer training could reach it, so the claim can be shown, or "
-        "not be shown, but it cannot be refuted here."
+        "In the paper pass@1 on AIME 2024 rises to 0.71. That these trainings end after "
+        f"{within} samples is our choice. A longer one could reach it, so the claim can be shown, "
+        "or not be shown, but it cannot be refuted here. In earlier editions the best accuracy of "
+        "the training samples in the first half decided."
     )
     yield judged(
         "language-zero-solved",
-        "Reinforcement learning from rules alone takes a base model to a high accuracy: here "
-        f"above {SOLVED} within {WITHIN:,} samples.",
+        "Reinforcement learning from rules alone takes a base model to a high accuracy, here "
+        f"to a pass@1 above {SOLVED} within {within} samples.",
         f"{OURS}, after {R1}, sec. 2.2",
         ahead.decisive,
         [text],
         applied=applied,
-        unreached=f"not reached within {WITHIN:,} samples",
+        unreached=f"not reached within {within} samples",
         note=budget_text([m.curve("pass@1") for m in runs]),
         beside=ahead.others,
     )
@@ -380,6 +384,7 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for algo, settings in (
             *(("grpo", x) for x in (*suite.GROUPS, *suite.PAIRS)),
             *(("dapo", x) for x in suite.CLIP_HIGHER),
+            *(("rlhf_ppo", suite.EQUAL), ("grpo", suite.LIKE_PPO), ("rloo", suite.SIGNS[0])),
         )
         if (x := run_of(found, algo, "addition", settings))
     ]
@@ -388,6 +393,13 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         for x in formatted
         for each in compared("pass@16 after minus before", named(x), change(x, "pass@16"))
     ]
+    plain = run_of(found, "rloo", "addition", suite.SIGNS[0])
+    if plain:
+        direct = [
+            compared(f"{x} after minus before", named(plain), at_ends(plain, x)) for x in names
+        ]
+        since["pass@256"] += direct[0]
+        others += [*direct[1], *direct[2]]
     curve = {x: m.curve(x)[1] for x in names}
     rows = [
         (
@@ -420,6 +432,11 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "before RL decided, then the end minus the first evaluation with the format. Neither is "
         "decisive now."
     )
+    if plain:
+        text += (
+            f" A model that has the format before RL can be compared with itself: {named(plain)} "
+            "decides, too, since its runs are known."
+        )
     if with_format:
         fall, rise = (sum(x.sign == sign for x in with_format) for sign in (-1, 1))
         text += (
@@ -438,7 +455,7 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             f"{formats[last]:.0%}",
             bool(gain and gain.low > 0),
         ),
-        note=ceiling,
+        note=f"of the base model {ceiling}",
         sign=-1,
         beside=[*since["pass@4"], *since["pass@1"], *others, *with_format],
         figure=curves_of(
@@ -663,7 +680,7 @@ def turn_claim(
         at = [kl for kl, _ in decisive]
         higher = [kl for kl, x in zip(at, found, strict=True) if x.sign > 0]
         lower = [kl for kl, x in zip(at, found, strict=True) if x.sign < 0]
-        word: ClaimWord = "not shown" if found else "not tested"
+        word: ClaimWord = "in part" if higher or lower else "not shown" if found else "not tested"
         number = NOTHING_COMPARED if applied.yes else "the treatment was not applied"
         if higher and lower:
             word = "holds" if max(higher) < min(lower) else "does not hold"
@@ -675,9 +692,11 @@ def turn_claim(
         elif found:
             number = f"pass@1 at temperature 1 rises in {len(higher)} and falls in {len(lower)} "
             number += f"of {plural(len(found), 'run')}"
+            if word == "in part":
+                number += f": {', '.join(x.text for x in found if x.sign)}"
         if found:
             number += f"; n = {min(x.difference.n for x in found)}"
-        if word == "not shown":
+        if word in ("in part", "not shown"):
             number += effects_text(found, level)
         return Claim(
             "pass@1 at temperature 1 rises close to the initial model, and falls far from it.",
@@ -760,7 +779,7 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
         details=[
             text,
             Table("language-pipeline", PIPELINE_COLUMNS, rows),
-            command_text(stored, stored["machine"]["cpu"]),
+            command_text(stored, seeds_of(stored["rows"]), stored["machine"]["cpu"]),
         ],
     )
     yield judged(
@@ -779,6 +798,11 @@ def pipeline_claims(stored: dict[str, Any]) -> Iterator[Block]:
             LONGER,
         ),
     )
+
+
+def seeds_of(rows: Iterable[Mapping[str, Any]]) -> str:
+    """`seeds 0-29`: those of a measured file, which several commands may have added."""
+    return f"seeds {ranges({row['seed'] for row in rows})}"
 
 
 def demonstrations(stored: Mapping[str, Any]) -> Applied:
@@ -836,24 +860,33 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     shown = [(x["clip_range_high"], m) for x, m in pairs if m]
     if len(shown) < 2:
         return
+    (low, plain), *others = shown
+    # DAPO's preset, and the same with the symmetric clip.
+    presets = ({**suite.OWN, **suite.DAPO_SWITCHES[0]}, suite.OWN)
+    preset = [m for x in presets if (m := run_of(found, "dapo", "addition", x))]
+    acts_in_preset = len(preset) > 1 and clipped_above(preset[0]) > clipped_above(preset[1])
     rows = []
-    for high, m in shown:
+    of_preset = ((m.settings["clip_range_high"], m) for m in preset)
+    for high, m in (*shown, *of_preset):
         acts = (f"{metric(m, name).mean():.2%}" for name in ("clip_high", "clip_low"))
         scores = *m.both("entropy"), m.text("pass@1"), *m.both("pass@16")
-        rows.append((f"{high:g}", m.n, *acts, *scores))
-    (low, plain), *others = shown
+        rows.append((f"{high:g}" + ", the preset" * (m in preset), m.n, *acts, *scores))
     found_of: dict[str, list[Compared]] = {"entropy": [], "pass@16": []}
     for name, differences in found_of.items():
         for high, m in others:
             what = f"an upper clip of {high:g} minus {low:g}"
             differences += compared(name, what, between(m, plain, measure(name)))
-    clipped = [float(metric(m, "clip_high").mean()) for _, m in shown]
+        if acts_in_preset:
+            small, large = (m.settings["clip_range_high"] for m in preset)
+            what = f"an upper clip of {large:g} minus {small:g}, DAPO's preset"
+            differences += compared(name, what, between(preset[1], preset[0], measure(name)))
+    clipped = [clipped_above(m) for _, m in shown]
     larger = ", ".join(f"{x:.2%}" for x in clipped[1:])
     right = ", ".join(m.mean_text("pass@1") for _, m in shown)
     applied = Applied(
         f"an upper clip of {low:g} removes the gradient of {clipped[0]:.2%} of the tokens, larger "
         f"ones of {larger}; pass@1 is {plain.means('pass@1')[0]} before and {right} afterwards",
-        clipped[0] > 0,
+        clipped[0] > max(clipped[1:]),
     )
     before, after = plain.means("pass@16")[0], [m.mean_text("pass@16") for _, m in shown]
     many = f"pass@16 is {before} before and {', '.join(after)} afterwards"
@@ -861,7 +894,13 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         many += ": it falls with every clip"
     text = Text(
         "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
-        f"sampling is off. {many}."
+        f"sampling is off, and so many passes are made that the clip acts. {many}."
+        + (
+            " DAPO's preset has dynamic sampling and fewer passes; it decides, too, since its runs "
+            "are known."
+            if acts_in_preset
+            else ""
+        )
     )
     yield judged(
         "language-clip-higher",
@@ -871,7 +910,7 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         [
             text,
             Table("language-clip-higher", CLIP_COLUMNS, rows),
-            *commands_of(m for _, m in shown),
+            *commands_of([*(m for _, m in shown), *preset]),
         ],
         applied=applied,
         figure=curves_of(
@@ -891,6 +930,11 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     )
     if all(has_metric(m, "old_prob") for _, m in shown):
         yield clipped_probabilities(shown)
+
+
+def clipped_above(m: Method) -> float:
+    """The share of trained tokens whose gradient the upper clip removes."""
+    return float(metric(m, "clip_high").mean())
 
 
 BOUND_OF_PAPER = 0.2  # at most so likely are the tokens that DAPO's authors see clipped
@@ -1024,7 +1068,7 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
         DR_GRPO,
         decisive,
         details,
-        applied=weights_of(runs.get(like[0])),
+        applied=weights_of(*map(runs.get, like)),
         beside=others,
         figure=curves(
             "language-free-length",
@@ -1034,31 +1078,34 @@ def bias_claim(runs: Mapping[str, Method], details: Sequence[Block]) -> Claim:
     )
 
 
-def weights_of(m: Method | None) -> Applied:
+def weights_of(m: Method | None, other: Method | None) -> Applied:
     """What a division by the length changes: how much a token of a wrong completion weighs."""
-    if m is None:
+    if m is None or other is None:
         return Applied("a run is missing", False)
+    changed = first_steps(m, other)
     right, wrong = averaged(m, "length_right"), averaged(m, "length_wrong")
     share = (right / wrong).mean()
     return Applied(
         "with GRPO's division by the length a token of a wrong completion has "
         f"{share:.2f} of the weight of one of a right one, by their mean lengths, and with "
-        "Dr. GRPO the same weight"
+        f"Dr. GRPO the same weight; {changed.said}"
         if np.isfinite(share)
-        else "the lengths of right and of wrong completions are not known of all seeds",
-        not np.isfinite(share) or bool(abs(share - 1) > SAME),
+        else "the lengths of right and of wrong completions are not known of all seeds; "
+        f"{changed.said}",
+        changed.yes,
     )
 
 
 def part_applied(name: str, m: Method, plain: Method) -> Applied:
     """Whether a part of DAPO did anything in its run."""
+    changed = first_steps(m, plain)
     if name == PARTS[1]:
-        deviation = averaged(plain, "length_wrong") / averaged(plain, "length_right")
-        said = f"wrong completions have {deviation.mean():.2f} times the tokens of right ones"
-        return Applied(f"{name}: {said}", not bool(abs(deviation.mean() - 1) <= SAME))
+        longer = (averaged(plain, "length_wrong") / averaged(plain, "length_right")).mean()
+        said = f"wrong completions have {longer:.2f} times the tokens of right ones"
+        return Applied(f"{name}: {said}, and {changed.said}", changed.yes)
     if name == PARTS[2]:
-        cut = averaged(m, "truncated").mean()
-        return Applied(f"{name}: {cut:.1%} of the completions are cut off", not bool(cut <= 0))
+        cut = f"{averaged(m, 'truncated').mean():.1%} of the completions are cut off"
+        return Applied(f"{name}: {cut}, and {changed.said}", changed.yes)
     # DAPO's reward is 1 or -1, a weight for the format, and the punishment.
     ruled = 2 * metric(m, "accuracy") - 1 + m.settings["format_weight"] * metric(m, "format")
     cost = (ruled - metric(m, "reward")).mean()
@@ -1144,6 +1191,7 @@ def correction_section(found: Sequence[Method], results: Path) -> Iterator[Block
 
 
 TOLD_APART = "P(wait | wrong column) minus P(wait | right column)"
+IN_LOG_ODDS = "log odds of wait, wrong column minus right column"
 
 
 def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterator[Block]:
@@ -1161,7 +1209,10 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
 
     values = {title: ends(name) for name, title in WAITS.items()}
     wrong, right, _ = values.values()
-    values[TOLD_APART] = [{k: x[k] - y[k] for k in x} for x, y in zip(wrong, right, strict=True)]
+    for title, apart in ((TOLD_APART, float.__sub__), (IN_LOG_ODDS, log_odds_ratio)):
+        values[title] = [
+            {k: apart(x[k], y[k]) for k in x} for x, y in zip(wrong, right, strict=True)
+        ]
     gains = {
         title: compared(title, "planted columns, after RL minus before", paired(after, before))
         for title, (before, after) in values.items()
@@ -1171,16 +1222,18 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
         for title, (before, after) in values.items()
     ]
     first, last = (np.nanmean([*x.values()]) for x in ends("accuracy"))
+    applied = Applied(
+        f"RL changes the accuracy of the samples from {first:.3f} in its first tenth to "
+        f"{last:.3f} in the last",
+        bool(last > first),
+    )
+    told_apart = [x for title in (TOLD_APART, IN_LOG_ODDS) for x in gains.pop(title)]
     yield judged(
         "language-correction",
-        "By reinforcement learning a model comes to reconsider what it wrote.",
+        "By reinforcement learning a model comes to reconsider its mistakes more often.",
         f"{R1}, sec. 2.2.4",
-        gains.pop(TOLD_APART),
-        applied=Applied(
-            f"RL changes the accuracy of the samples from {first:.3f} in its first tenth to "
-            f"{last:.3f} in the last",
-            bool(last > first),
-        ),
+        gains.pop(WAITS["wait_if_wrong"]),
+        applied=applied,
         details=[
             Text(
                 "In ",
@@ -1191,17 +1244,38 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
                 f"{planted_errors.PROMPTS} held-out prompts, up to a column that is planted wrong "
                 "or right. How probable ",
                 Code("wait;"),
-                " is after it, and then the right column, is computed. What decides is by how "
-                "much more probable it is after a wrong column than after a right one. "
-                "In earlier editions a model's own columns decided, but the mistakes "
-                "that a model still makes after RL are not those that it made before.",
+                " is after it, and then the right column, is computed. Of odds the mean over "
+                "prompts is taken first. In earlier editions a model's own columns decided, but "
+                "the mistakes that a model still makes after RL are not those that it made before; "
+                "then the difference in probability between wrong and right columns, which is "
+                "another question and has a card of its own.",
             ),
             Table("language-planted", ("planted", "n", "before", "after, mean [95%]"), rows),
-            command_text(stored, stored["machine"]["cpu"]),
+            command_text(stored, seeds_of(measured), stored["machine"]["cpu"]),
             *details,
         ],
         beside=[x for found in gains.values() for x in found],
     )
+    yield judged(
+        "language-correction-apart",
+        "By reinforcement learning a model comes to reconsider mistakes rather than what is right.",
+        f"{OURS}, after {R1}, sec. 2.2.4",
+        told_apart,
+        [
+            Text(
+                "Which scale is right is open: where both probabilities fall, their difference has "
+                "less room, and their odds have not. So both decide."
+            )
+        ],
+        applied=applied,
+    )
+
+
+def log_odds_ratio(a: float, b: float) -> float:
+    """Of two probabilities; NaN at 0 and 1, where it is not known."""
+    if not 0 < min(a, b) <= max(a, b) < 1:
+        return np.nan
+    return float(np.log(a / (1 - a)) - np.log(b / (1 - b)))
 
 
 def text_of_mean(values: Mapping[int, float]) -> str:
@@ -1251,7 +1325,8 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     text = Text(
         "PPO's own preset makes two passes over 256 prompts with a sample each. GRPO makes one "
         "pass over 32 prompts with eight samples each. PPO subtracts the KL from the reward, and 1 "
-        "for a truncated completion. GRPO adds the KL to the loss."
+        "for a truncated completion. GRPO adds the KL to the loss. Methods that are equally "
+        "accurate would leave the claim not shown."
     )
     gains = " and ".join(gain_text(change(m, "pass@1")) for m in (equal, grpo))
     moved = [share_of_steps(m) for m in (equal, grpo) if has_metric(m, "grad_norm")]
@@ -1266,7 +1341,7 @@ def equal_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     yield judged(
         "language-equal",
         "GRPO, which has no critic, is at least as accurate as PPO.",
-        f"{OURS}; the paper's argument is memory",
+        f"{OURS}; {GRPO} argues by memory",
         compared("pass@1", what, between(equal, grpo, measure("pass@1"))),
         [text, Table("language-equal", EQUAL_COLUMNS, rows), *commands_of(runs)],
         applied=applied,

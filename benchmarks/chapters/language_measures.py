@@ -40,7 +40,17 @@ LENGTHS = (
     *("task", "method", "n", "right ones before", "after", "wrong ones before"),
     *("after, mean [95%]", "cut off before", "after"),
 )
-RL = ("rlhf_ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo")
+RL = (
+    "rlhf_ppo",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "rloo",
+    "reinforce_pp",
+    "gspo",
+    "cispo",
+    "process_grpo",
+)
 CURVES = ("pass@4", "cons@4", "entropy")
 
 
@@ -61,9 +71,10 @@ def curves_of(
 
 # On which side of 0 a difference lies: what the pages with such claims say.
 SIDE_RULE = (
-    "Differences are paired over seeds. One lies on a side where its 95% interval does and p is "
-    "below 0.05, by Student's paired test. The p-values of all differences on a page that decide a "
-    "claim are corrected together (Holm, 1979); the intervals are of one difference each. For an "
+    "Intervals are expanded percentile bootstraps over seeds. Differences are paired by seed. One "
+    "lies on a side where its 95% interval does and p is below 0.05, by Student's paired test. The "
+    "p-values of all differences on a page that decide a claim are corrected together (Holm, "
+    "1979); the intervals are of one difference each. For an "
     "undecided one the tables give the true difference that would be shown in "
     f"{POWER:.0%} of cases at the corrected level: 0.05 over the number of undecided ones."
 )
@@ -151,6 +162,34 @@ def gain_text(gain: stats.Estimate | None) -> str:
 def measure(name: str) -> Callable[[Method], Floats]:
     """A measure after the training."""
     return lambda m: m.values(name)
+
+
+# ---- Treatments -----------------------------------------------------------------------------
+
+DRAWN = ("length", "accuracy")  # of the samples of a step: equal where these are the same
+
+
+def first_steps(m: Method, other: Method) -> Applied:
+    """Whether what differs between two runs changes what is learned from the same samples.
+
+    Their first steps have the same ones, drawn from the same model. If the flag of the treatment
+    did nothing, the gradients would be the same, too.
+    """
+
+    def both(name: str) -> tuple[Floats, Floats]:
+        sides = (
+            by_seed(x, np.array([rows[name].iloc[0] for rows in x.metrics(name)]))
+            for x in (m, other)
+        )
+        return common(*sides)
+
+    same = np.logical_and(*(a == b for a, b in map(both, DRAWN)))
+    changed = int((same & np.not_equal(*both("grad_norm"))).sum())
+    return Applied(
+        f"in the first step, from the same samples, the gradient has another norm in {changed} of "
+        f"{plural(int(same.sum()), 'seed')}",
+        changed > 0,
+    )
 
 
 # ---- Plateaus -------------------------------------------------------------------------------

@@ -38,7 +38,14 @@ from manyseeds.benchmarks.experiments.suite import OWN
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.measurements import llm_critic_cost, trl_speed
 from manyseeds.benchmarks.measurements.measure import cost_cells
-from manyseeds.benchmarks.store.methods import ORDER, PAIRED, Method, verdict_against
+from manyseeds.benchmarks.store.methods import (
+    ORDER,
+    PAIRED,
+    Method,
+    by_seed,
+    common,
+    verdict_against,
+)
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import differences, settings_text
 from manyseeds.benchmarks.store.stored import file_name, find_file, left_out, section_of
@@ -78,7 +85,7 @@ def page(found: Sequence[Method], results: Path) -> Iterator[Block]:
 COLUMNS = (
     *("task", "method", "n", "pass@1 before training", "pass@1 after training, mean [95%]"),
     *("gain, paired [95%]", "greedy", "cons@16", "format", "length"),
-    "samples to 0.8, median (seeds)",
+    *("samples", "samples to 0.8, median of the seeds that got there (how many)"),
 )
 
 
@@ -88,10 +95,11 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
     if not shown:
         return
     yield Text(
-        "Scores are of held-out prompts with 16 samples each at temperature 1. Every method but "
-        "SFT starts from the same SFT model. Samples are completions generated for training, "
-        "including discarded ones. Those of SFT are demonstrations. The evaluations before and "
-        "after training use the same prompts and random numbers, and the gain is their difference."
+        "Scores are of held-out prompts with 16 samples each at temperature 1. SFT starts from a "
+        "base model, and every other method from a model after SFT. Samples are completions "
+        "generated for training, including discarded ones. Those of SFT are demonstrations. The "
+        "evaluations before and after training use the same prompts and random numbers, and the "
+        "gain is their difference."
     )
     length, first = "length, tokens", [*map(display, ORDER)]
     for task in dict.fromkeys(m.task for m in shown):
@@ -108,7 +116,11 @@ def score_section(found: Sequence[Method]) -> Iterator[Block]:
             *(*m.named, *m.both("pass@1"), m.gain()),
             *(m.mean_text(name) for name in ("greedy", "cons@16", "format")),
             m.mean_text("length", digits=1),
-            m.reached(target) if (target := TARGETS.get(m.task)) and m.algo != "sft" else "",
+            f"{m.settings['total_samples']:,}",
+            # SFT samples nothing.
+            m.reached(target)
+            if (target := TARGETS.get(m.task)) and m.algo.removeprefix("trl-") != "sft"
+            else "",
         )
         for m in shown
     ]
@@ -230,7 +242,7 @@ def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             n = f"{ours.n} and {theirs.n}"
             if numbers and numbers.r is not None:
                 n = plural(numbers.difference.n, "pair")
-            scores = n, ours.text(name), theirs.text(name)
+            scores = n, *pair_texts(ours, theirs)
             rows.append((ours.task, method, changed, name, *scores, verdict))
             judged.append((" with ".join(filter(None, (method, changed))), numbers))
             lines = {"manyseeds": ours.line(name), "TRL": theirs.line(name)}
@@ -256,6 +268,16 @@ def trl_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         yield Table("language-trl", TRL_COLUMNS, rows)
         yield curves("language-trl", "Learning curves, ours and TRL", panels, columns=2)
     yield from section_of(find_file(results, trl_speed.FILE), trl_speed.STORED, speed_blocks)
+
+
+def pair_texts(ours: Method, theirs: Method) -> tuple[str, str]:
+    """The scores of both, of a method whose seeds are pairs those of the seeds that both have."""
+    sides = [by_seed(m, m.values(m.headline)) for m in (ours, theirs)]
+    values = common(*sides)
+    if ours.algo not in PAIRED or not len(values[0]):
+        return ours.text(ours.headline), theirs.text(theirs.headline)
+    texts = [stats.estimate(x, "mean").text(3) for x in values]
+    return texts[0], texts[1]
 
 
 SPEED_COLUMNS = (

@@ -86,7 +86,8 @@ def named(m: Method) -> str:
 def commands_of(runs: Iterable[Method]) -> Iterator[Block]:
     """Where the runs and their commands are; nothing without runs."""
     links: list[Inline] = [
-        (f"{named(m)}: ", Link("/".join(m.run.path.parts[-3:]), file=m.run.folder)) for m in runs
+        (f"{named(m)}, {m.budget}: ", Link("/".join(m.run.path.parts[-3:]), file=m.run.folder))
+        for m in runs
     ]
     if links:
         page = Link("provenance", page="language-models.md", anchor="provenance")

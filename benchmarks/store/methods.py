@@ -102,6 +102,11 @@ class Method:
         return any(self.is_run_of(algo, task, x) for algo, task, _, x in EXPERIMENTS)
 
     @property
+    def budget(self) -> str:
+        """`25,600 samples`: how many the training generates, or learns from."""
+        return f"{self.settings['total_samples']:,} samples"
+
+    @property
     def label(self) -> str:
         """The method, marked where its code has changed since."""
         return display(self.algo) + (" (stale)" if self.stale else "")

@@ -47,6 +47,7 @@ from manyseeds.benchmarks.experiments.suite import (
     PLACEBO,
     R1_ZERO,
     RLHF,
+    SIGNS,
 )
 from manyseeds.benchmarks.store import results as chapter_results
 from manyseeds.benchmarks.store.methods import Method, by_seed
@@ -99,6 +100,15 @@ def method(
         ends = {when: dict(curve.iloc[k]) for when, k in (("initial", 0), ("final", -1))}
         found.summaries.append({**ends, "seeds": [seed], "headline": "pass@1"})
     return found
+
+
+def from_the_same_samples(m: Any, norm: float) -> Any:
+    """The run with the first samples of all such runs, and gradients of a norm."""
+    for part in m.parts:
+        table = pd.read_parquet(part / "metrics.parquet").assign(grad_norm=norm)
+        table.loc[0, "length"] = 30.0
+        write_bytes(part / "metrics.parquet", parquet_bytes(table))
+    return m
 
 
 def cards(blocks: Iterable[Block]) -> list[Claim]:
@@ -182,10 +192,9 @@ def test_r1_zero_rises_where_the_base_has_a_signal(tmp_path: Path) -> None:
     words = {row[1]: row[5] for row in rows(blocks) if row[0].startswith("right of formatted")}
     assert words["GRPO from 400 steps, 15% demonstrations"].endswith("decides nothing")
     assert found["GRPO from 800 steps, 1% demonstrations"] == "+0.338"
-    # 0.1 + 1.4 x = 0.8 at half of the training, where 12,800 samples are, and 0.05 without signal.
-    assert some[1].startswith("in part: -0.648 [")
+    assert some[1].startswith("in part: -0.698 [")
     run = "GRPO from 800 steps, 15% demonstrations"
-    assert ["best accuracy minus 0.7", run] in [x[:2] for x in rows(blocks)]
+    assert ["pass@1 after minus 0.7", run] in [x[:2] for x in rows(blocks)]
     table = rows(blocks, "language-zero")
     assert [row[:3] for row in table][:4] == [
         ["tiny-base", "200", "15%"],
@@ -235,6 +244,13 @@ def test_the_base_at_many_samples(tmp_path: Path, end: float, word: str) -> None
     text = " ".join(text_of(x) for x in walk(blocks) if isinstance(x, Text))
     assert "Of 3 trainings of models that have the format before RL, pass@16 falls in 2" in text
     assert "rises in 1." in text
+    # A model that has the format before RL decides, too: here it solves more, by 0.1, afterwards.
+    ends = {"pass@1": (0.3, 0.5), "pass@4": (0.5, 0.6), "pass@16": (0.7, 0.8)}
+    plain = method(tmp_path, "rloo", "addition", SIGNS[0], {**ends, "pass@256": (0.8, 0.9)})
+    blocks = [*chapter.many_section([m, plain], tmp_path)]
+    both = "in part" if word == "holds" else word
+    assert verdicts(blocks)[0].startswith(f"{both}: +0.100 [")
+    assert [row[1] for row in rows(blocks)][:2] == ["GRPO, base model", "RLOO, all samples"]
 
 
 @pytest.mark.parametrize(
@@ -281,8 +297,11 @@ def test_a_reward_that_rises_while_accuracy_falls(tmp_path: Path) -> None:
     table = rows(blocks, "language-overoptimisation")
     assert table[3][:3] == ["RLHF-PPO", "learned and rules", "5"]
     assert table[0][3:5] == ["1.04", "2.82 [2.82, 2.82]"]
-    said = "pass@1 at temperature 1 rises in 0 and falls in 3 of 3 runs; n = 5"
-    assert (turn.verdict, turn.number) == ("not shown", said)
+    said = "pass@1 at temperature 1 rises in 0 and falls in 3 of 3 runs: -0.400"
+    assert turn.verdict == "in part"
+    assert text_of(turn.number).startswith(said)
+    (still,) = cards(rlhf(tmp_path / "still", lambda _: 0.5))
+    assert still.verdict == "not shown"
 
 
 def test_the_axis_is_the_square_root_of_the_kl(tmp_path: Path) -> None:
@@ -355,7 +374,7 @@ def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
             tmp_path, "dapo", "addition", settings,
             {"pass@1": (0.2, 0.6), "pass@16": (0.7, 0.6),
              "entropy": (0.5, 0.3 if settings["clip_range_high"] > 0.4 else 0.1)},
-            {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01)},
+            {"clip_high": (0.006 / settings["clip_range_high"],) * 2, "clip_low": (0.01, 0.01)},
         )
         for settings in CLIP_HIGHER
     ]  # fmt: skip
@@ -367,6 +386,34 @@ def test_clip_higher_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     assert found["pass@16", "an upper clip of 0.5 minus 0.2"] == ("+0.000", "undecided")
     assert rows(blocks, "language-clip-higher")[0][:4] == ["0.2", "5", "3.20%", "1.20%"]
     assert [*chapter.clip_section(runs[:1], tmp_path)] == []
+    # DAPO's preset decides, too, where the smaller upper clip removes more.
+    for of_small, texts in ((0.02, ["in part", "in part"]), (0.005, ["in part", "not shown"])):
+        preset = [
+            method(
+                tmp_path, "dapo", "addition", settings,
+                {"pass@1": (0.2, 0.6), "pass@16": (0.7, end), "entropy": (0.5, 0.1)},
+                {"clip_high": (share, share), "clip_low": (0.01, 0.01)},
+            )
+            for settings, share, end in (
+                ({**OWN, "clip_range_high": 0.2}, of_small, 0.8), (OWN, 0.005, 0.9)
+            )
+        ]  # fmt: skip
+        blocks = [*chapter.clip_section([*runs, *preset], tmp_path)]
+        assert [text.split(":")[0] for text in verdicts(blocks)] == texts
+        assert len(rows(blocks, "language-clip-higher")) == 5
+
+
+def test_larger_clips_that_remove_as_much_are_no_treatment(tmp_path: Path) -> None:
+    runs = [
+        method(
+            tmp_path, "dapo", "addition", settings,
+            {"pass@1": (0.2, 0.6), "pass@16": (0.7, 0.6), "entropy": (0.5, 0.3)},
+            {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01)},
+        )
+        for settings in CLIP_HIGHER
+    ]  # fmt: skip
+    found = verdicts(chapter.clip_section(runs, tmp_path))
+    assert found == ["not tested: the treatment was not applied"] * 2
 
 
 @pytest.mark.parametrize(("clipped", "word"), [(0.012, "holds"), (0.03, "does not hold")])
@@ -423,7 +470,8 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     for algo, x, wrong, length in cases:
         measures = {**common, "length_wrong": (30.0, wrong)}
         metrics = {**ruled, "length": (30.0, length)}
-        runs.append(method(tmp_path, algo, "rambling", x, measures, metrics))
+        run = method(tmp_path, algo, "rambling", x, measures, metrics)
+        runs.append(from_the_same_samples(run, norm=len(runs)))
     blocks = [*chapter.length_section(runs, tmp_path)]
     bias, score, shorter = verdicts(blocks)
     # GRPO without a KL against Dr. GRPO, which has none, decides, and no other pair.
@@ -448,7 +496,11 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     assert (
         "a token of a wrong completion has 0.98 of the weight of one of a right one" in applied[0]
     )
-    assert "overlong filtering: 15.2% of the completions are cut off; soft" in applied[1]
+    first = (
+        "in the first step, from the same samples, the gradient has another norm in 5 of 5 seeds"
+    )
+    assert applied[0].endswith(f"{first}.")
+    assert f"overlong filtering: 15.2% of the completions are cut off, and {first}; " in applied[1]
     assert "soft punishment: it costs 0.402 of reward per sample." in applied[2]
     table = rows(blocks, "language-free-length")
     assert [row[:2] for row in table][:4] == [
@@ -457,8 +509,8 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     ]
     # pass@1 from .3 to .6 and a tenth cut off, then two; seeds add .002.
     assert (table[0][3], table[0][8]) == ("0.452", "15.2%")
-    # 30 - 10 x, where x is 0.51 on average, and 0.002 for the seeds.
-    assert table[3][-1] == "24.90"
+    # 30 - 10 x, where x is 0.51 on average, but for the first step, and 0.002 for the seeds.
+    assert table[3][-1] == "24.91"
     assert table[0][7].startswith("+7.5 [")
     assert [row[0] for row in table].count("DAPO") == 4
     runs[1].frames[2].loc[5, "length_wrong"] = np.nan  # a seed without wrong completions, at last
@@ -466,6 +518,13 @@ def test_lengths_are_compared_where_they_are_free(tmp_path: Path) -> None:
     assert "GRPO with a KL minus GRPO without a KL" not in [row[1] for row in rows(blocks)]
     assert verdicts(blocks)[0] == "not tested: no comparison could decide"
     assert rows(blocks, "language-free-length")[1][5:8] == ["27.5", "", ""]
+    # A flag that does nothing leaves the gradients as they are.
+    for run in runs:
+        from_the_same_samples(run, norm=1.0)
+    blocks = [*chapter.length_section(runs, tmp_path)]
+    assert verdicts(blocks)[0] == "not tested: the treatment was not applied"
+    decisive = [row[1] for row in rows([cards(blocks)[1]]) if "decides nothing" not in row[5]]
+    assert decisive == ["soft punishment alone minus none of the three"]
 
 
 WAITS: Ends = {"wait": (0.4, 0.5), "wait_if_wrong": (0.9, 0.7), "wait_if_right": (0.05, 0.02),
@@ -501,35 +560,44 @@ def test_self_correction_of_planted_mistakes(tmp_path: Path, gain: float, word: 
     planted(tmp_path, gain)
     run = method(tmp_path, "grpo", "checking", OWN, {"pass@1": (0.3, 0.8), **WAITS})
     blocks = [*chapter.correction_section([run], tmp_path)]
-    (said,) = verdicts(blocks)
+    said, apart = verdicts(blocks)
     assert said.startswith(f"{word}: {gain:+.3f} [")
+    # P(wait | right column) stays.
+    assert apart.startswith(f"{word}: ")
     assert rows(blocks, "language-planted")[0][:3] == ["P(wait | wrong column)", "5", "0.800"]
-    assert rows(blocks, "language-planted")[-1][:3] == [chapter.TOLD_APART, "5", "0.700"]
+    assert rows(blocks, "language-planted")[-2][:3] == [chapter.TOLD_APART, "5", "0.700"]
+    # log(0.8 / 0.2) - log(0.1 / 0.9)
+    assert rows(blocks, "language-planted")[-1][:3] == [chapter.IN_LOG_ODDS, "5", "3.584"]
     own = rows(blocks, "language-correction-own")
     assert own[1][:2] == ["P(wait | wrong column)", "0.902"]
-    assert verdicts(chapter.correction_section([], tmp_path)) == [said]
+    assert verdicts(chapter.correction_section([], tmp_path)) == [said, apart]
     (tmp_path / "planted_errors.json").unlink()
     assert verdicts(chapter.correction_section([run], tmp_path)) == []
 
 
-def test_a_model_that_always_waits_reconsiders_nothing(tmp_path: Path) -> None:
+def test_a_model_that_waits_everywhere_tells_nothing_apart(tmp_path: Path) -> None:
+    """As much more probable after both, it is less so in odds: from 0.1 they nearly double."""
     planted(tmp_path, 0.1, right=0.1)
-    (said,) = verdicts(chapter.correction_section([], tmp_path))
-    assert said.startswith("not shown: +0.000 [")
+    said, apart = verdicts(chapter.correction_section([], tmp_path))
+    assert said.startswith("holds: +0.100 [")
+    assert apart.startswith("not shown: +0.000 [")
+    planted(tmp_path, 0.1, right=0.2)
+    assert verdicts(chapter.correction_section([], tmp_path))[1].startswith("does not hold: -0.")
+    planted(tmp_path, -0.1, right=-0.099)
+    assert verdicts(chapter.correction_section([], tmp_path))[1].startswith("in part: -0.001 [")
 
 
 def test_one_seed_of_planted_mistakes_decides_nothing(tmp_path: Path) -> None:
     planted(tmp_path, 0.1, seeds=1)
-    assert verdicts(chapter.correction_section([], tmp_path)) == [
-        "not tested: no comparison could decide"
-    ]
+    nothing = ["not tested: no comparison could decide"] * 2
+    assert verdicts(chapter.correction_section([], tmp_path)) == nothing
     planted(tmp_path, 0.1)
     path = tmp_path / "planted_errors.json"
     content = json.loads(path.read_text())
     content["measurements"][0]["after"] = dict.fromkeys(content["measurements"][0]["after"])
     path.write_text(json.dumps(content))  # a training that diverged
     blocks = [*chapter.correction_section([], tmp_path)]
-    assert verdicts(blocks) == ["not tested: no comparison could decide"]
+    assert verdicts(blocks) == nothing
     assert rows(blocks, "language-planted")[0][3].startswith("0.900 [")
     planted(tmp_path, 0.1, seeds=0)
     assert [*chapter.correction_section([], tmp_path)] == []

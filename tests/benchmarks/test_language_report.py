@@ -129,7 +129,7 @@ def test_a_store_of_language_models_alone_has_a_report(
 
     # Its numbers are those of the store.
     first, last = (stored(results, "grpo", "pass@1", when) for when in ("initial", "final"))
-    (reached,) = [row for row in cells(page, "addition", "GRPO") if len(row) == 11]
+    (reached,) = [row for row in cells(page, "addition", "GRPO") if len(row) == 12]
     assert reached[2] == str(SEEDS)
     assert reached[3] == f"{np.mean(first):.3f}"
     assert reached[4].startswith(f"{np.mean(last):.3f} [")

@@ -229,7 +229,15 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
         "kl": [
             {"name": "k1", "place": "reward", **value, **row},
             {"name": "k1", "place": "loss", **value, **nothing},
-            {"name": "k2", "place": "loss", **value, **row, "value": 0.2, "bias": 0.01},
+            {
+                "name": "k2",
+                "place": "loss",
+                **value,
+                **row,
+                "value": 0.2,
+                "bias": 0.01,
+                "scale": 0.5,
+            },
         ],
         "clips": [
             {"name": "none", "above": 0.0, "below": 0.0, **row, **effects},
@@ -252,7 +260,7 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
         ["good"],
         ["long: 25 to 50%, +1.00 to +3.00 tokens"],
         ["long: 25 to 50%"],  # whose groups are mixed
-        ["k2 in the loss: 1 to 3%"],
+        ["k2 in the loss: 1 to 3%, 50% of the gradient"],
         ["0.2, 0.2: 50 to 75%"],
     ]
     kl = next(text for text in said if text.startswith("Unbiased for the value"))
