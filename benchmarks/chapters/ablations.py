@@ -19,7 +19,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     Figure,
     Heading,
     Inline,
-    Outcome,
     Table,
     Text,
     folded_if_long,
@@ -33,7 +32,7 @@ from manyseeds.benchmarks.chapters.differences import (
     answer,
     answered,
     corrected,
-    counted,
+    outcome_of,
     p_of,
     tested,
     verdict_forest,
@@ -44,7 +43,6 @@ from manyseeds.benchmarks.experiments.suite import ABLATION_ENVS, ABLATIONS, BAS
 from manyseeds.benchmarks.store.comparison import MEASURES, run_of
 from manyseeds.benchmarks.store.results import Result, parity_of, verdict_text
 from manyseeds.benchmarks.store.stored import left_out
-from manyseeds.record import plural
 from manyseeds.stats import Floats, Parity
 
 Measure = Literal["late", "auc"]
@@ -207,8 +205,7 @@ def page(results: Sequence[Result]) -> Iterator[Block]:
     blocks = corrected(x for about in HYPOTHESES for x in claim_section(about, results))
     if not blocks:
         return
-    words = [block.verdict for block in blocks if isinstance(block, Claim)]
-    yield Outcome(f"{plural(len(words), 'claim')}: {counted(words)}.")
+    yield outcome_of(blocks, "claim")
     yield Text(
         "Each ablation varies one or two hyperparameters; everything else is as in the preset, "
         "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. The comparisons that "

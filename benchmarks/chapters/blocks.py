@@ -154,7 +154,8 @@ class Table:
         if "n" not in header or not any("[95%]" in name for name in header):
             return ""
         i = header.index("n")
-        counts = (re.fullmatch(r"(\d+)( of \d+)?", row[i]) for row in cells_of(self))
+        # `30`, `30 of 60`, or `200 x 5`: configurations and seeds.
+        counts = (re.fullmatch(r"(?:\d+ x )?(\d+)( of \d+)?", row[i]) for row in cells_of(self))
         return coverage_note(int(count[1]) for count in counts if count)
 
 

@@ -24,7 +24,6 @@ from manyseeds.benchmarks.chapters.blocks import (
     OURS,
     Block,
     Claim,
-    Outcome,
     Table,
     Text,
     folded_if_long,
@@ -45,8 +44,8 @@ from manyseeds.benchmarks.chapters.differences import (
     claim_word,
     compared,
     corrected,
-    counted,
     judged,
+    outcome_of,
     p_of,
     tested,
     verdict_forest,
@@ -66,11 +65,10 @@ from manyseeds.benchmarks.experiments.suite import (
 )
 from manyseeds.benchmarks.experiments.verdicts import margin_at
 from manyseeds.benchmarks.measurements import learning_rates, replicas
-from manyseeds.benchmarks.store.comparison import COMMON, MEASURES, run_of
+from manyseeds.benchmarks.store.comparison import COMMON, MEASURES, run_of, without_fresh
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import FEWEST, Result, parity, parity_of, verdict_text
 from manyseeds.benchmarks.store.stored import find_file, section_of
-from manyseeds.record import plural
 from manyseeds.stats import Floats, Parity
 
 CAPO = "Mustafaoglu et al., 2026, arXiv 2603.12596"
@@ -120,10 +118,11 @@ def finder(results: Sequence[Result]) -> Find:
 
 
 ABOUT = (
-    "Claims of papers on control that can be tested in minutes. Learning speed until the common "
-    "budget of an environment is the mean return until then, and its margin that of the learning "
-    "speed over a whole training. What decides the claims on discounts and on sizes of groups was "
-    "stated before the runs that vary these were trained; the others rest on runs that were known. "
+    "Claims of papers on control, and questions of our own, that can be tested in minutes. "
+    "Learning speed until the common budget of an environment is the mean return until then, and "
+    "its margin that of the learning speed over a whole training. What decides the claims on "
+    "discounts and on sizes of groups was stated before the runs that vary these were trained; the "
+    "others rest on runs that were known. "
     f"{MARGINS_SINCE}"
 )
 
@@ -132,14 +131,14 @@ def with_outcome(sections: Mapping[str, Sequence[Block]], what: str, about: str)
     """A page of claims, corrected together, below how many there are of each word; nothing without
     any. what: they are called."""
     blocks = corrected(titled(sections))
-    words = [x.verdict for x in blocks if isinstance(x, Claim)]
-    if not words:
+    if not any(isinstance(x, Claim) for x in blocks):
         return
-    yield Outcome(f"{plural(len(words), what)}: {counted(words)}.")
+    yield outcome_of(blocks, what)
     yield Text(
-        f"{about} {CLAIM_RULE} {HOLM} Differences that are not verdicts are decided likewise, by "
-        "their 95% interval and Student's test, unless their claim says otherwise; those of shares "
-        "by Newcombe's interval and Fisher's test."
+        f"{about} {CLAIM_RULE} {HOLM} Comparisons that decide nothing are single tests. "
+        "Differences that are not verdicts are decided likewise, by their 95% interval and "
+        "Student's test, unless their claim says otherwise; those of shares by Newcombe's interval "
+        "and Fisher's test."
     )
     yield from blocks
 
@@ -870,7 +869,7 @@ def bootstrap_test(a: Floats, b: Floats) -> NDArray[np.bool_]:
 
 def few_seeds(results: Sequence[Result]) -> Iterator[Block]:
     """What few seeds of one algorithm say, by runs of which there are many seeds."""
-    runs = [run for run in results if is_preset(run) and len(run.seeds) >= MANY]
+    runs = [run for run in map(without_fresh, results) if is_preset(run) and len(run.seeds) >= MANY]
     runs = [run for run in runs if np.ptp(run.auc) > 0]
     rows = []
     called: dict[tuple[str, int], list[float]] = {}  # by test and seeds a group, a share per run
@@ -970,7 +969,8 @@ def middle_half(runs: Sequence[Result]) -> Iterator[Block]:
             Text(
                 f"Normalised learning speed of the presets' runs with {MANY} seeds or more: "
                 f"{FEW[-1]} seeds of each environment are drawn {SPLITS:,} times. The IQM is that "
-                "of all of them together, the median that of the environments' means."
+                "of all of them together, the median that of the environments' means. The smaller "
+                "deviation decides, without a test."
             ),
             *([guarded] if constant else []),
             Table("claims-iqm", MIDDLE, rows),

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import (
+    OURS,
     Block,
     Claim,
     ClaimWord,
@@ -59,6 +60,15 @@ def counted(words: Sequence[str]) -> str:
     """`2 hold, 1 holds in part`, of the words of claims."""
     counts = {word: words.count(word) for word in SAID}
     return ", ".join(f"{n} {SAID[word][n > 1]}" for word, n in counts.items() if n)
+
+
+def outcome_of(blocks: Sequence[Block], what: str) -> Outcome:
+    """How many claims there are of each word, and how many of them no paper makes."""
+    claims = [x for x in blocks if isinstance(x, Claim)]
+    own = sum(x.source.startswith(OURS) for x in claims)
+    said = f", {own} of them our own questions" * (0 < own < len(claims))
+    words = counted([x.verdict for x in claims])
+    return Outcome(f"{plural(len(claims), what)}{said}: {words}.")
 
 
 def claim_word(answers: Iterable[Answer]) -> ClaimWord:
@@ -209,9 +219,10 @@ def corrected_verdicts(verdicts: Mapping[Key, Parity | None]) -> dict[Key, Parit
 
 # What a page that shows verdicts says of them first.
 RULE = Text(
-    "A verdict is on the difference of two means. It is better or worse if the interval of the "
-    "difference lies above or below 0 and the test agrees, equivalent if the interval lies within "
-    "the margin, and undecided otherwise, which does not mean equal. ",
+    "A verdict is on the difference of two means. It is equivalent if the interval of the "
+    "difference lies within the margin, even where that is on one side of 0. Otherwise it is "
+    "better or worse if the interval lies above or below 0 and the test agrees, and undecided if "
+    "not, which does not mean equal. ",
     Link("The rule", page="verdicts.md", anchor="how-to-read-this"),
     " says how wide the intervals and margins are, and how many seeds a verdict needs.",
 )

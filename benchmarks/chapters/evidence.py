@@ -161,8 +161,10 @@ HOW_TO_READ = Items(
             Strong("Learning speed."),
             " AUC is the area under the learning curve divided by its length, that is, the mean "
             "greedy return over training. Timesteps to threshold is the first evaluation from "
-            "which on all are at or above the reward threshold, the median over the seeds that end "
-            "there, with their number in brackets. Core-seconds to threshold are these timesteps "
+            "which on all are at or above the reward threshold, the median over the seeds that are "
+            "there in the last evaluation of the curve, with their number in brackets. Failures "
+            "are judged by the 100 episodes after the training, so the two numbers need not add "
+            "up. Core-seconds to threshold are these timesteps "
             "over the timesteps per second that all seeds of a part have together on one core. "
             "Stored is the wall time of one thread, often on a busy machine, so the fastest part "
             "of a run counts: an upper bound. SB3 has a part for each seed, ours has few, so SB3's "
@@ -369,10 +371,12 @@ def control(stored: dict[str, Any]) -> Iterator[Block]:
         rows.append((MEASURES[measure], str(sum(counts)), *map(str, counts)))
     yield Text(
         "Each of our algorithms is judged against each other one of SB3's on the same environment, "
-        "as if they were the same. Equivalent would be wrong. The margins were chosen from SB3's "
-        "runs so that it is rare; ours are other runs:"
+        "as if they were the same. Equivalent would be wrong, and ceiling is right only in so far "
+        "as it claims nothing. The margins were chosen from SB3's runs so that both are rare; ours "
+        "are other runs:"
     )
     yield Table("verdicts-control", ("measure", "pairs", *WORDS), rows)
+    yield command_text(stored, "of the runs of that day")
     found = [
         (
             *(env, MEASURES[measure], f"±{x['margin']:g}"),
@@ -381,7 +385,10 @@ def control(stored: dict[str, Any]) -> Iterator[Block]:
         for measure, by_env in stored["measures"].items()
         for env, x in by_env.items()
     ]
-    columns = ("environment", "measure", "margin", "at their ceiling", "most alike, from")
+    columns = (
+        *("environment", "measure", "margin", "at their ceiling"),
+        "closest pair, which would be equivalent from this margin on",
+    )
     yield folded_if_long("Margins", Table("margins", columns, found))
 
 

@@ -64,6 +64,7 @@ from manyseeds.benchmarks.store.stored import find_file, left_out, section_of
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural
+from manyseeds.runs.stale import measurement_is_stale
 from manyseeds.stats import Parity
 
 Rows = list[tuple[str, ...]]
@@ -545,9 +546,10 @@ ADVANTAGES_ABOUT = (
     ),
     Text(
         "Groups without signal are those in which all advantages are 0, in the first and in the "
-        "second half of the training: all episodes have the same return, such as the maximum, or "
-        "what is compared is equal by itself. On Pendulum no episode ends early, so the choice of "
-        "peers has no effect."
+        "second half of its timesteps: all episodes have the same return, such as the maximum, or "
+        "what is compared is equal by itself. Shares of groups with a gradient are means over "
+        "updates instead, of which there are more where episodes are short. On Pendulum no episode "
+        "ends early, so the choice of peers has no effect."
     ),
 )
 
@@ -556,7 +558,12 @@ ADVANTAGES_ABOUT = (
 
 CRITIC_COLUMNS = (
     *("environment", "algorithm", "parameters", "optimizer, KiB", "peak memory, MiB"),
-    *("s per 1M timesteps", "times PPO's", "final, mean [95%]", "timesteps to threshold"),
+    *(
+        "s per 1M timesteps of all seeds together",
+        "times PPO's",
+        "final, mean [95%]",
+        "timesteps to threshold",
+    ),
     *("reached by", TO_THRESHOLD[1]),
 )
 
@@ -614,7 +621,9 @@ def critic_blocks(stored: dict[str, Any], results: Sequence[Result]) -> list[Blo
         command_text(stored, *machine),
         *commands([r.run for r in runs]),
     ]
-    return [answered(claim, GRPO, answers, "of time or memory", None, details)]
+    card = answered(claim, GRPO, answers, "of time or memory", None, details)
+    stale = "; the measurements are stale" if measurement_is_stale(stored) else ""
+    return [replace(card, number=f"{card.number}{stale}")]
 
 
 def is_less(ours: Sequence[float], theirs: Sequence[float]) -> str:

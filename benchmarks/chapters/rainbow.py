@@ -337,7 +337,9 @@ def effects_of(verdicts: Compared) -> Iterator[Block]:
     if envs := environments_of(verdicts):
         yield Text(f"Where verdicts on learning speed are better or worse, of {', '.join(envs)}:")
         rows = [
-            (name, *(", ".join(x) or "-" for x in effect))
+            # What is no part of Rainbow cannot be left out of it.
+            (name, *(", ".join(x) or "-" for x in (effect if name in WITHOUT else effect[:2])))
+            + ("",) * 2 * (name not in WITHOUT)
             for name, effect in effects(verdicts).items()
         ]
         yield Table("rainbow-effects", EFFECTS, rows)

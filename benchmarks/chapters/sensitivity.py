@@ -100,6 +100,12 @@ class Study:
         return display(self.algo) + " (stale)" * part_is_stale(self.about)
 
     @property
+    def budget(self) -> str:
+        """`100,000`: timesteps, or samples of a language model, that each training has."""
+        config = self.about["config"]
+        return f"{config.get('total_timesteps', config.get('total_samples', 0)):,}"
+
+    @property
     def names(self) -> list[str]:
         """The hyperparameters that were varied."""
         return [word.partition("=")[0].strip("-").replace("-", "_") for word in self.about["vary"]]
@@ -170,7 +176,7 @@ def is_wide(study: Study) -> bool:
 # ---- What was found -------------------------------------------------------------------------
 
 FOUND = (
-    *("environment", "algorithm", "search", "chosen", "against", "its score"),
+    *("environment", "algorithm", "timesteps", "search", "chosen", "against", "its score"),
     *("difference", "difference over training"),
 )
 
@@ -185,15 +191,20 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
             label = f"{study.env}, {display(study.algo)}, {search_text(study)}"
             own = verdicts.setdefault(name, {})
             label += f" ({study.path.name})" * (label in own)  # of another space
-            own[label] = judged[study.path, name, "final"]
+            if not is_winner(study, name):
+                own[label] = judged[study.path, name, "final"]
     sentences = []
     for name, own in verdicts.items():
         words = [v.word for v in own.values() if v]
-        sentences.append(
+        sentence = (
             f"Against {'the ' * (name == 'preset')}{name}, {words.count('better')} of "
             f"{plural(len(own), 'winner')} scored better on fresh seeds, {words.count('worse')} "
-            "worse."
+            "worse"
         )
+        same = sum(is_winner(study, name) for study in studies)
+        if same:
+            sentence += f"; in {plural(same, 'other search')} it won itself"
+        sentences.append(f"{sentence}.")
     of_language = any(study.of_language for study in studies)
     label = "Winners of searches, by final score"
     if figure := verdict_forest("searches", label, verdicts, "winner minus other"):
@@ -211,7 +222,9 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
             "corrected together (Holm, 1979); a figure's interval is of one difference, so that "
             "it may exclude 0 where the verdict is undecided. There is no test of failures."
         )
-        header = (FOUND[0] + " or task" * of_language, *FOUND[1:])
+        place, algo, budget, *others = FOUND
+        more = (" or task", " or samples") if of_language else ("", "")
+        header = (place + more[0], algo, budget + more[1], *others)
         yield folded_if_long("Every winner and its scores", Table("searches", header, rows))
 
 
@@ -230,7 +243,14 @@ def verdicts_of(study: Study) -> SearchVerdicts:
             measured(study.result, measure), name, study.spec, measure
         )
         for name, measure in product(others_of(study), ("final", "auc"))
+        if not is_winner(study, name)
     }
+
+
+def is_winner(study: Study, name: str) -> bool:
+    """Whether what the winner is compared with has its settings: a difference of 0 is no test."""
+    settings, (winner, *_) = study.result["settings"], measured(study.result, "final")
+    return name in settings and bool(settings[name] == settings.get(winner))
 
 
 def search_rows(study: Study, judged: SearchVerdicts) -> list[tuple[Cell, ...]]:
@@ -241,12 +261,15 @@ def search_rows(study: Study, judged: SearchVerdicts) -> list[tuple[Cell, ...]]:
         (
             study.env,
             study.label,
+            study.budget,
             Link(search_text(study), file=study.path),
             score_text(finals[next(iter(finals))], spec),
             name,
             score_text(finals[name], spec),
             *(
-                against_text(worths, name, spec, judged[study.path, name, measure])
+                "the winner"
+                if is_winner(study, name)
+                else against_text(worths, name, spec, judged[study.path, name, measure])
                 for measure, worths in scores.items()
             ),
         )
@@ -262,8 +285,14 @@ def search_text(study: Study) -> str:
 
 # ---- What matters ---------------------------------------------------------------------------
 
-TUNING = ("algorithm", "environment", "n", "untuned", "tuned once for all", "tuned for this one")
-SUMMARY = ("algorithm", "environments", "tuned for each", "tuned once for all", "sensitivity")
+TUNING = (
+    *("algorithm", "environment", "timesteps", "n", "untuned, mean [95%]"),
+    *("tuned once for all, mean [95%]", "tuned for this one, mean [95%]"),
+)
+SUMMARY = (
+    *("algorithm", "environments", "n", "tuned for each, mean [95%]"),
+    *("tuned once for all, mean [95%]", "sensitivity, mean [95%]"),
+)
 
 
 def held_out(studies: Sequence[Study]) -> tuple[Floats, Floats, Floats]:
@@ -316,13 +345,13 @@ def sensitivity_section(studies: Sequence[Study]) -> Iterator[Block]:
         for i, study in enumerate(group):
             cells = (stats.estimate(x[i], "mean").text(3) for x in (untuned, for_all, for_each))
             n = f"{study.result['trials']} x {untuned.shape[1]}"
-            rows.append((study.label, study.env, n, *cells))
+            rows.append((study.label, study.env, study.budget, n, *cells))
         if len(group) > 1:
             means = (for_each.mean(0), for_all.mean(0), (for_each - for_all).mean(0))
             tuned, _, sensitivity = found = [stats.estimate(x, "mean") for x in means]
             names = tuple(study.env for study in group)
             cells = (x.text(3) for x in found)
-            summary.append((display(group[0].algo), ", ".join(names), *cells))
+            summary.append((display(group[0].algo), ", ".join(names), n, *cells))
             places.setdefault(names, {})[printable(display(group[0].algo))] = (sensitivity, tuned)
     yield Heading("Sensitivity")
     names, points = max(places.items(), key=lambda item: len(item[1]), default=((), {}))

@@ -464,7 +464,9 @@ def test_verdicts_are_corrected_together(
     blocks = list(interchange.page([], tmp_path))
     (claim,) = (block for block in blocks if isinstance(block, Claim))
     assert claim.verdict == word
-    assert text_of(claim.number).startswith(f"{count} verdicts")
+    one = int(word == "holds")
+    assert text_of(claim.number).startswith(f"libraries differ in {one} of 1 pair of algorithm")
+    assert f"; {count} verdicts find" in text_of(claim.number)
     texts = {(row[2], row[3]): row[4] for row in tables_of(blocks)["interchange-verdicts"]}
     assert texts["manyseeds", "SB3"].startswith("better")
     assert texts["manyseeds", "rejax"].startswith("undecided")
@@ -480,7 +482,7 @@ def test_stale_runs_of_a_library_are_marked(tmp_path: Path) -> None:
     blocks = list(interchange.page([load_result(run) for run in open_runs(tmp_path)], tmp_path))
     tables = tables_of(blocks)
     names = ["manyseeds", "rejax (stale)"]
-    assert [row[2] for row in tables["interchange-scores"]] == names
+    assert [row[3] for row in tables["interchange-scores"]] == names
     assert [row[2:4] for row in tables["interchange-verdicts"]] == [names]
     (claim,) = (block for block in blocks if isinstance(block, Claim))
     assert claim.figure

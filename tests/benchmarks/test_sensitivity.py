@@ -100,12 +100,12 @@ def test_the_page(tmp_path: Path) -> None:
     plant(tmp_path, "dqn", "CartPole-v1")  # another set of environments
     blocks = list(sensitivity.page(tmp_path))
     tables = tables_of(blocks)
-    rows = {row[4]: row for row in tables["searches"] if row[:2] == ["CartPole-v1", "PPO (stale)"]}
-    assert rows["preset"][2:4] == ["3 x 2, 2 fresh", "15.0 [11.0, 19.0]"]
-    assert rows["preset"][5] == "5.0 (all 10 seeds equal: at most 26% do otherwise)"
-    assert rows["preset"][6].startswith("undecided +0.021 [")
-    assert rows["other"][5:7] == ["unknown (1 unknown)", "none (a score is unknown)"]
-    assert rows["other"][7].startswith("undecided +0.000 [")
+    rows = {row[5]: row for row in tables["searches"] if row[:2] == ["CartPole-v1", "PPO (stale)"]}
+    assert rows["preset"][3:5] == ["3 x 2, 2 fresh", "15.0 [11.0, 19.0]"]
+    assert rows["preset"][6] == "5.0 (all 10 seeds equal: at most 26% do otherwise)"
+    assert rows["preset"][7].startswith("undecided +0.021 [")
+    assert rows["other"][6:8] == ["unknown (1 unknown)", "none (a score is unknown)"]
+    assert rows["other"][8].startswith("undecided +0.000 [")
     (row,) = (row for row in tables["sensitivity"] if row[0] == "PPO")
     assert row[1] == "CartPole-v1, Pendulum-v1"
     assert row[-1].startswith("0.325 [")  # (0.5 - 0 + 0.1 - 0.1) / 4 + ...
@@ -136,6 +136,24 @@ def test_the_winners_that_end_better_are_counted(tmp_path: Path) -> None:
     )
 
 
+def test_a_winner_is_not_tested_against_itself(tmp_path: Path) -> None:
+    path = plant(tmp_path, "ppo", "CartPole-v1")
+    result = json.loads((path / "result.json").read_text())
+    result["settings"] = {"chosen by search": {"gamma": 1}, "preset": {"gamma": 1}}
+    write_json(path / "result.json", result)
+    seal(path)
+    plant(tmp_path, "a2c", "CartPole-v1")
+    blocks = [*sensitivity.page(tmp_path)]
+    (outcome,) = (x for x in blocks if isinstance(x, Outcome))
+    said = (
+        "Against the preset, 0 of 1 winner scored better on fresh seeds, 0 worse; in 1 other search"
+    )
+    assert str(outcome.text).startswith(f"{said} it won itself. Against other, 0 of 2 winners")
+    cells = {(row[1], row[5]): row[7:] for row in tables_of(blocks)["searches"]}
+    assert cells["PPO (stale)", "preset"] == ["the winner"] * 2
+    assert "the winner" not in cells["A2C (stale)", "preset"]
+
+
 def test_all_differences_are_corrected_together(tmp_path: Path, monkeypatch: Patch) -> None:
     """0.03 four times: each alone is below 0.05, all together are not."""
     plant(tmp_path, "ppo", "CartPole-v1")
@@ -164,7 +182,7 @@ def test_searches_of_language_models_say_nothing_of_control(tmp_path: Path) -> N
     plant(tmp_path, "grpo", "CartPole-v1", kind="language", task="addition")
     rows = tables_of(sensitivity.page(tmp_path))["searches"]
     assert {row[0] for row in rows} == {"addition"}
-    assert {row[3] for row in rows} == {"15.000 [11.000, 19.000]"}
+    assert {row[4] for row in rows} == {"15.000 [11.000, 19.000]"}
     (study,) = sensitivity.read_studies(tmp_path)
     assert not sensitivity.is_wide(study)
     assert list(claims.tuning([study, study])) == []
