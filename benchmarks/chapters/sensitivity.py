@@ -249,7 +249,9 @@ def verdicts_of(study: Study) -> SearchVerdicts:
 
 def is_winner(study: Study, name: str) -> bool:
     """Whether what the winner is compared with has its settings: a difference of 0 is no test."""
-    settings, (winner, *_) = study.result["settings"], measured(study.result, "final")
+    if name not in others_of(study):
+        return False
+    settings, winner = study.result["settings"], next(iter(measured(study.result, "final")))
     return name in settings and bool(settings[name] == settings.get(winner))
 
 
