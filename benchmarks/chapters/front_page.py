@@ -143,7 +143,7 @@ def what_papers_claim(pages: Sequence[Page]) -> Iterator[Block]:
         (
             f"Of {plural(len(words), 'claim')} of papers, {counted(words)}: ",
             joined(links),
-            ". Questions of our own are not counted.",
+            ".",
         )
     )
 

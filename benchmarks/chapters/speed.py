@@ -104,8 +104,8 @@ def summary(stored: Stored, seeds: int = SHOWN_SEEDS) -> str:
         return ""
     which = "one seed" if seeds == 1 else f"{seeds} seeds trained at once"
     first = (
-        f"Timesteps per second of {which} on {ENV}, on one CPU core with small networks "
-        "(64-64, of DQN 120-84), as multiples of SB3's, which trains one seed at a time: "
+        f"Timesteps per second of {which} on {ENV}, on one CPU core, networks of "
+        "64-64 (DQN's 120-84), as multiples of SB3's, which trains one seed at a time: "
         f"{', '.join(by_env.pop(ENV))}."
     )
     return " ".join([first, *(f"On {env}: {', '.join(found)}." for env, found in by_env.items())])
