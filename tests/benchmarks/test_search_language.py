@@ -82,10 +82,10 @@ def test_a_search_of_grpo(folder: str, tmp_path: Path, capsys: Output, monkeypat
     assert not {"task", "eval_samples"} & preset.settings.keys()
 
     (study,) = sensitivity.read_studies(tmp_path)
-    ((task, algo, _, score, *others),) = sensitivity.search_rows(
+    ((task, algo, samples, _, score, *others),) = sensitivity.search_rows(
         study, sensitivity.verdicts_of(study)
     )
-    assert (task, algo, others[0]) == ("addition", "GRPO", "preset")
+    assert (task, algo, samples, others[0]) == ("addition", "GRPO", "48", "preset")
     assert re.match(r"0\.\d{3}", str(score))
     assert others[2:] == ["none (needs 10 seeds per side)"] * 2
 
