@@ -358,8 +358,8 @@ def weakest(found: Sequence[Compared], sign: int, refutes: bool = True) -> str:
         agree, contradict = (sum(x.sign == s for x in found) for s in (sign, -sign))
         text += f" (the least favourable to the claim of {len(found)} comparisons; {agree} "
         text += f"agree{'s' * (agree == 1)} with it, {contradict} "
-        one = "s" * (contradict == 1)
-        text += f"contradict{one} it)" if refutes else f"fall{one} short)"
+        ending = "s" * (contradict == 1)
+        text += f"contradict{ending} it)" if refutes else f"fall{ending} short)"
     return text
 
 

@@ -373,10 +373,10 @@ def control(stored: dict[str, Any]) -> Iterator[Block]:
         "Each of our algorithms is judged against each other one of SB3's on the same environment, "
         "as if they were the same. Equivalent would be wrong, and ceiling is right only in so far "
         "as it claims nothing. The margins were chosen from SB3's runs so that both are rare; ours "
-        "are other runs:"
+        "are other runs, as they were stored when the command below was run:"
     )
     yield Table("verdicts-control", ("measure", "pairs", *WORDS), rows)
-    yield command_text(stored, "of the runs of that day")
+    yield command_text(stored)
     found = [
         (
             *(env, MEASURES[measure], f"±{x['margin']:g}"),

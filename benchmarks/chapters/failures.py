@@ -123,8 +123,8 @@ def after_ppo(stored: dict[str, Any]) -> Iterator[Block]:
         Text(
             f"PPO is stopped after {stored['timesteps']:,} timesteps, GRPO goes on from its policy "
             "for the budget of its own preset. Differences are paired over seeds, which are those "
-            f"from {goal_first.FIRST_SEED} on. Observations are normalised as PPO's are, which "
-            "GRPO's preset does not, so GRPO alone is not the run of other pages."
+            f"from {goal_first.FIRST_SEED} on. Observations are normalised, as PPO's are but "
+            "not those of GRPO's preset, so GRPO alone is not the run of other pages."
         ),
         Table("failures-goal", STAGE_COLUMNS, rows),
         command_text(stored),

@@ -135,14 +135,13 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
     about = Text(
         "Each algorithm is trained by several libraries with the hyperparameters that all of them "
         "support. Each library uses its own environments, and all are evaluated in ours. The "
-        f"verdicts on ours against SB3 are those of the rule{changed_text()}. Intervals of "
+        f"verdicts on ours against SB3 are those of the rule.{changed_text()} Intervals of "
         "manyseeds' scores are over seeds and start states, those of the others over seeds alone, "
-        f"which makes them narrower. {HOLM} For the claim those of the "
-        f"rule are corrected with them, with p multiplied by its {len(LOOKS)} looks. The claim is "
-        "true of an algorithm on an environment if any two libraries differ there, and is in part "
-        "if it is true of some alone. The remaining "
-        "differences, such as which gradients are clipped and whether a time limit ends an "
-        "episode, are described in the files of ",
+        f"which makes them narrower. {HOLM} For the claim those of the rule are corrected with "
+        f"them, with p multiplied by its {len(LOOKS)} looks. The claim is true of an algorithm on "
+        "an environment if any two libraries differ there, and holds in part if it is true of "
+        "only some. The remaining differences, such as which gradients are clipped and whether a "
+        "time limit ends an episode, are described in the files of ",
         joined(files),
         ". CleanRL is not among them: the package on PyPI (0.4.8, of 2021) imports gym, and the "
         "scripts of its repository, which is no package there, pin Gymnasium 0.29.1, PyTorch 2.4 "
@@ -167,15 +166,14 @@ def page(loaded: Sequence[Result], results: Path) -> Iterator[Block]:
 
 
 def changed_text() -> str:
-    """Which settings are not a preset's, so that its verdict on another page is of other runs."""
+    """Which settings are not a preset's, as a sentence; empty without any."""
     changed = [
         f"{display(algo)} on {env} {settings_text(settings)}"
         for (algo, env), settings in COMMON.items()
         if settings
     ]
-    return (
-        f", of other runs than elsewhere where a setting is not the preset's: {'; '.join(changed)}"
-    )
+    what = "Settings that are not the preset's, so that other pages have verdicts on other runs: "
+    return f" {what}{'; '.join(changed)}." if changed else ""
 
 
 def over_looks(verdict: Verdict | None) -> Parity | None:

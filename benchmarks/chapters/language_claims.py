@@ -6,6 +6,7 @@ The runs are those of the suite `language-models`; an experiment without its run
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,7 @@ from manyseeds.benchmarks.chapters.differences import (
 )
 from manyseeds.benchmarks.chapters.language_measures import (
     DAPO,
+    FIRST_STEP,
     NEAR_1,
     SIDE_RULE,
     Curve,
@@ -289,10 +291,11 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         ahead.add(compared(f"pass@1 after minus {SOLVED}", run, over), decides=moved > 0)
     trained = [m for m in runs if share_of_steps(m) > 0]
     moving = [share_of_steps(m) for m in trained]
-    least = min(moving, default=0)
+    least = min(moving, default=1)
     share = "all of their steps" if least == 1 else f"at least {least:.1%} of the steps of each"
+    some = f", in {share}" if moving else ""
     applied = Applied(
-        f"{len(moving)} of {plural(len(runs), 'run')} have a gradient, in {share}", bool(moving)
+        f"{len(moving)} of {plural(len(runs), 'run')} have a gradient{some}", bool(moving)
     )
     text = Text(
         "A step has a gradient where its norm is above 0. GRPO's first one needs a group whose "
@@ -334,7 +337,7 @@ def zero_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "In the paper pass@1 on AIME 2024 rises to 0.71. That these trainings end after "
         f"{within} samples is our choice. A longer one could reach it, so the claim can be shown, "
         "or not be shown, but it cannot be refuted here. In earlier editions the best accuracy of "
-        "the training samples in the first half decided."
+        "the training samples in the first half decided: that was changed when the runs were known."
     )
     yield judged(
         "language-zero-solved",
@@ -379,27 +382,26 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
             f"{x}, end minus {what}", base, at_ends(m, x, start) if start < last else None
         )
     ]
+    plain = run_of(found, "rloo", "addition", suite.SIGNS[0])
     formatted = [
         x
         for algo, settings in (
             *(("grpo", x) for x in (*suite.GROUPS, *suite.PAIRS)),
             *(("dapo", x) for x in suite.CLIP_HIGHER),
-            *(("rlhf_ppo", suite.EQUAL), ("grpo", suite.LIKE_PPO), ("rloo", suite.SIGNS[0])),
+            *(("rlhf_ppo", suite.EQUAL), ("grpo", suite.LIKE_PPO)),
         )
         if (x := run_of(found, algo, "addition", settings))
     ]
+    if plain:
+        formatted.append(plain)
+        for name in names:
+            direct = compared(f"{name} after minus before", named(plain), at_ends(plain, name))
+            (since[name] if name == "pass@256" else others).extend(direct)
     with_format = [
         each
         for x in formatted
         for each in compared("pass@16 after minus before", named(x), change(x, "pass@16"))
     ]
-    plain = run_of(found, "rloo", "addition", suite.SIGNS[0])
-    if plain:
-        direct = [
-            compared(f"{x} after minus before", named(plain), at_ends(plain, x)) for x in names
-        ]
-        since["pass@256"] += direct[0]
-        others += [*direct[1], *direct[2]]
     curve = {x: m.curve(x)[1] for x in names}
     rows = [
         (
@@ -435,7 +437,7 @@ def many_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     if plain:
         text += (
             f" A model that has the format before RL can be compared with itself: {named(plain)} "
-            "decides, too, since its runs are known."
+            "decides, too, which was added when its runs were known."
         )
     if with_format:
         fall, rise = (sum(x.sign == sign for x in with_format) for sign in (-1, 1))
@@ -599,7 +601,8 @@ def rlhf_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         "(examples/random_reward.py) a gain has another cause than a learned reward, such as noise "
         "or the penalty for truncation. So the gain at the same weight of the KL is counted "
         "minus the gain under random rewards. The coin's critic begins as the policy, that of the "
-        "others as the reward model.",
+        "others as the reward model. Where the gain or the loss alone is shown, the claim holds in "
+        "part: before that was changed, when the runs were known, it was not shown.",
     )
     label = "Learned reward and pass@1 over the square root of the KL"
     panels = {"learned reward": rewards, "pass@1": scores}
@@ -870,7 +873,8 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     for high, m in (*shown, *of_preset):
         acts = (f"{metric(m, name).mean():.2%}" for name in ("clip_high", "clip_low"))
         scores = *m.both("entropy"), m.text("pass@1"), *m.both("pass@16")
-        rows.append((f"{high:g}" + ", the preset" * (m in preset), m.n, *acts, *scores))
+        name = f"{high:g}" + ", else DAPO's preset" * (m in preset)
+        rows.append((name, m.n, *acts, *scores))
     found_of: dict[str, list[Compared]] = {"entropy": [], "pass@16": []}
     for name, differences in found_of.items():
         for high, m in others:
@@ -894,10 +898,10 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         many += ": it falls with every clip"
     text = Text(
         "Clipped shares are of the trained tokens whose gradient the clip removes. Dynamic "
-        f"sampling is off, and so many passes are made that the clip acts. {many}."
+        f"sampling is off, and there are so many steps per sample that the clip acts. {many}."
         + (
-            " DAPO's preset has dynamic sampling and fewer passes; it decides, too, since its runs "
-            "are known."
+            f" DAPO's preset has dynamic sampling, {steps_text(preset[0])}, the others "
+            f"{steps_text(plain)}. It decides, too, which was added when its runs were known."
             if acts_in_preset
             else ""
         )
@@ -930,6 +934,12 @@ def clip_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
     )
     if all(has_metric(m, "old_prob") for _, m in shown):
         yield clipped_probabilities(shown)
+
+
+def steps_text(m: Method) -> str:
+    """`25,600 samples and 32 gradient steps a batch`"""
+    steps = m.settings["epochs"] * m.settings["minibatches"]
+    return f"{m.budget} and {plural(steps, 'gradient step')} a batch"
 
 
 def clipped_above(m: Method) -> float:
@@ -1085,27 +1095,30 @@ def weights_of(m: Method | None, other: Method | None) -> Applied:
     changed = first_steps(m, other)
     right, wrong = averaged(m, "length_right"), averaged(m, "length_wrong")
     share = (right / wrong).mean()
-    return Applied(
+    said = (
         "with GRPO's division by the length a token of a wrong completion has "
         f"{share:.2f} of the weight of one of a right one, by their mean lengths, and with "
-        f"Dr. GRPO the same weight; {changed.said}"
+        "Dr. GRPO the same weight"
         if np.isfinite(share)
-        else "the lengths of right and of wrong completions are not known of all seeds; "
-        f"{changed.said}",
-        changed.yes,
+        else "the lengths of right and of wrong completions are not known of all seeds"
     )
+    # Dr. GRPO leaves out the division by deviations, too: gradients alone would not show this one.
+    weighs = not np.isfinite(share) or bool(abs(share - 1) > SAME)
+    return Applied(f"{said}; {FIRST_STEP} {changed.said}", weighs and changed.yes)
 
 
 def part_applied(name: str, m: Method, plain: Method) -> Applied:
     """Whether a part of DAPO did anything in its run."""
-    changed = first_steps(m, plain)
-    if name == PARTS[1]:
-        longer = (averaged(plain, "length_wrong") / averaged(plain, "length_right")).mean()
-        said = f"wrong completions have {longer:.2f} times the tokens of right ones"
-        return Applied(f"{name}: {said}, and {changed.said}", changed.yes)
-    if name == PARTS[2]:
-        cut = f"{averaged(m, 'truncated').mean():.1%} of the completions are cut off"
-        return Applied(f"{name}: {cut}, and {changed.said}", changed.yes)
+    if name in PARTS[1:3]:
+        changed = first_steps(m, plain)
+        if name == PARTS[1]:
+            longer = (averaged(plain, "length_wrong") / averaged(plain, "length_right")).mean()
+            said = f"wrong completions have {longer:.2f} times the tokens of right ones"
+            acts = not bool(abs(longer - 1) <= SAME)
+        else:
+            cut = averaged(m, "truncated").mean()
+            said, acts = f"{cut:.1%} of the completions are cut off", not bool(cut <= 0)
+        return Applied(f"{name}: {said}, and {FIRST_STEP} {changed.said}", acts and changed.yes)
     # DAPO's reward is 1 or -1, a weight for the format, and the punishment.
     ruled = 2 * metric(m, "accuracy") - 1 + m.settings["format_weight"] * metric(m, "format")
     cost = (ruled - metric(m, "reward")).mean()
@@ -1209,7 +1222,7 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
 
     values = {title: ends(name) for name, title in WAITS.items()}
     wrong, right, _ = values.values()
-    for title, apart in ((TOLD_APART, float.__sub__), (IN_LOG_ODDS, log_odds_ratio)):
+    for title, apart in ((TOLD_APART, operator.sub), (IN_LOG_ODDS, log_odds_ratio)):
         values[title] = [
             {k: apart(x[k], y[k]) for k in x} for x, y in zip(wrong, right, strict=True)
         ]
@@ -1218,7 +1231,7 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
         for title, (before, after) in values.items()
     }
     rows = [
-        (title, str(len(after)), f"{np.mean([*before.values()]):.3f}", text_of_mean(after))
+        (title, str(len(after)), text_of_mean(before).partition(" ")[0], text_of_mean(after))
         for title, (before, after) in values.items()
     ]
     first, last = (np.nanmean([*x.values()]) for x in ends("accuracy"))
@@ -1264,7 +1277,13 @@ def correction_claim(stored: dict[str, Any], details: Sequence[Block]) -> Iterat
         [
             Text(
                 "Which scale is right is open: where both probabilities fall, their difference has "
-                "less room, and their odds have not. So both decide."
+                "less room, and their odds have not. So both decide"
+                + (
+                    "."
+                    if len(told_apart) == 2
+                    else ", but one is not known: a seed has no value before or afterwards, or a "
+                    "probability of 0 or 1."
+                )
             )
         ],
         applied=applied,

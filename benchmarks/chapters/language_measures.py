@@ -41,14 +41,7 @@ LENGTHS = (
     *("after, mean [95%]", "cut off before", "after"),
 )
 RL = (
-    "rlhf_ppo",
-    "grpo",
-    "dr_grpo",
-    "dapo",
-    "rloo",
-    "reinforce_pp",
-    "gspo",
-    "cispo",
+    *("rlhf_ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo"),
     "process_grpo",
 )
 CURVES = ("pass@4", "cons@4", "entropy")
@@ -74,9 +67,9 @@ SIDE_RULE = (
     "Intervals are expanded percentile bootstraps over seeds. Differences are paired by seed. One "
     "lies on a side where its 95% interval does and p is below 0.05, by Student's paired test. The "
     "p-values of all differences on a page that decide a claim are corrected together (Holm, "
-    "1979); the intervals are of one difference each. For an "
-    "undecided one the tables give the true difference that would be shown in "
-    f"{POWER:.0%} of cases at the corrected level: 0.05 over the number of undecided ones."
+    "1979); the intervals are of one difference each. For an undecided one the tables give the "
+    f"true difference that would be shown in {POWER:.0%} of cases at the corrected level: 0.05 "
+    "over the number of undecided ones."
 )
 
 
@@ -167,29 +160,30 @@ def measure(name: str) -> Callable[[Method], Floats]:
 # ---- Treatments -----------------------------------------------------------------------------
 
 DRAWN = ("length", "accuracy")  # of the samples of a step: equal where these are the same
+FIRST_STEP = "in the first step, from the same samples, the gradient has another norm in"
+
+
+def first_value(m: Method, name: str) -> Floats:
+    """A metric of each seed's first step, [S]; NaN where it is not known."""
+    if not has_metric(m, name):
+        return np.full(len(m.parts), np.nan)
+    return np.array([rows[name].head(1).mean() for rows in m.metrics(name)])
 
 
 def first_steps(m: Method, other: Method) -> Applied:
-    """Whether what differs between two runs changes what is learned from the same samples.
+    """In how many seeds two runs learn something else from the same samples: after FIRST_STEP.
 
-    Their first steps have the same ones, drawn from the same model. If the flag of the treatment
-    did nothing, the gradients would be the same, too.
+    Both draw their first samples from the same model. If the flag that tells the runs apart did
+    nothing, the gradients would be the same, too.
     """
 
     def both(name: str) -> tuple[Floats, Floats]:
-        sides = (
-            by_seed(x, np.array([rows[name].iloc[0] for rows in x.metrics(name)]))
-            for x in (m, other)
-        )
-        return common(*sides)
+        return common(*(by_seed(x, first_value(x, name)) for x in (m, other)))
 
     same = np.logical_and(*(a == b for a, b in map(both, DRAWN)))
-    changed = int((same & np.not_equal(*both("grad_norm"))).sum())
-    return Applied(
-        f"in the first step, from the same samples, the gradient has another norm in {changed} of "
-        f"{plural(int(same.sum()), 'seed')}",
-        changed > 0,
-    )
+    a, b = both("grad_norm")
+    changed = same & np.isfinite(a - b) & (a != b)
+    return Applied(f"{changed.sum()} of {plural(int(same.sum()), 'seed')}", bool(changed.any()))
 
 
 # ---- Plateaus -------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from manyseeds import stats
 from manyseeds.benchmarks.chapters.blocks import Block, Table, Text
 from manyseeds.benchmarks.chapters.differences import Applied, Compared, compared, judged
 from manyseeds.benchmarks.chapters.language_measures import (
+    FIRST_STEP,
     NEAR_1,
     at_ends,
     averaged,
@@ -104,12 +105,12 @@ def signs_section(found: Sequence[Method], results: Path) -> Iterator[Block]:
         metric(runs["right samples"], "accuracy").mean(),
         1 - metric(wrong, "accuracy").mean(),
     )
-    against_all = [first_steps(x, plain) for x in (runs["right samples"], wrong)]
+    of_right, of_wrong = (first_steps(x, plain) for x in (runs["right samples"], wrong))
     applied = Applied(
         f"{weighted[0]:.0%} of the training samples have a weight where right ones alone count, "
-        f"{weighted[1]:.0%} where wrong ones alone do; {against_all[0].said} for right ones, and "
-        f"in {against_all[1].said.rpartition(' in ')[2]} for wrong ones",
-        min(weighted) > 0 and all(x.yes for x in against_all),
+        f"{weighted[1]:.0%} where wrong ones alone do; {FIRST_STEP} {of_right.said} for "
+        f"right ones, and in {of_wrong.said} for wrong ones",
+        min(weighted) > 0 and of_right.yes and of_wrong.yes,
     )
     if fast:
         about += (

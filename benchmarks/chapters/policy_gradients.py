@@ -558,13 +558,8 @@ ADVANTAGES_ABOUT = (
 
 CRITIC_COLUMNS = (
     *("environment", "algorithm", "parameters", "optimizer, KiB", "peak memory, MiB"),
-    *(
-        "s per 1M timesteps of all seeds together",
-        "times PPO's",
-        "final, mean [95%]",
-        "timesteps to threshold",
-    ),
-    *("reached by", TO_THRESHOLD[1]),
+    *("s per 1M timesteps of all seeds together", "times PPO's", "final, mean [95%]"),
+    *("timesteps to threshold", "reached by", TO_THRESHOLD[1]),
 )
 
 

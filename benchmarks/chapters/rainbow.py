@@ -336,12 +336,12 @@ def effects_of(verdicts: Compared) -> Iterator[Block]:
     """Where each part helps and where it hurts, as a table."""
     if envs := environments_of(verdicts):
         yield Text(f"Where verdicts on learning speed are better or worse, of {', '.join(envs)}:")
-        rows = [
-            # What is no part of Rainbow cannot be left out of it.
-            (name, *(", ".join(x) or "-" for x in (effect if name in WITHOUT else effect[:2])))
-            + ("",) * 2 * (name not in WITHOUT)
-            for name, effect in effects(verdicts).items()
-        ]
+        rows = []
+        for name, effect in effects(verdicts).items():
+            cells = [", ".join(x) or "-" for x in effect]
+            if name not in WITHOUT:  # no part of Rainbow, which it could be left out of
+                cells[2:] = "", ""
+            rows.append((name, *cells))
         yield Table("rainbow-effects", EFFECTS, rows)
 
 

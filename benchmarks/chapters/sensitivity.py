@@ -196,15 +196,15 @@ def searches_section(studies: Sequence[Study]) -> Iterator[Block]:
     sentences = []
     for name, own in verdicts.items():
         words = [v.word for v in own.values() if v]
-        sentence = (
-            f"Against {'the ' * (name == 'preset')}{name}, {words.count('better')} of "
-            f"{plural(len(own), 'winner')} scored better on fresh seeds, {words.count('worse')} "
-            "worse"
-        )
         same = sum(is_winner(study, name) for study in studies)
-        if same:
-            sentence += f"; in {plural(same, 'other search')} it won itself"
-        sentences.append(f"{sentence}.")
+        said = [
+            f"{words.count('better')} of {plural(len(own), 'winner')} scored better on fresh "
+            f"seeds, {words.count('worse')} worse"
+        ] * bool(own)
+        said += [f"in {plural(same, 'other search' if own else 'search')} it won itself"] * bool(
+            same
+        )
+        sentences.append(f"Against {'the ' * (name == 'preset')}{name}, {'; '.join(said)}.")
     of_language = any(study.of_language for study in studies)
     label = "Winners of searches, by final score"
     if figure := verdict_forest("searches", label, verdicts, "winner minus other"):
@@ -249,9 +249,7 @@ def verdicts_of(study: Study) -> SearchVerdicts:
 
 def is_winner(study: Study, name: str) -> bool:
     """Whether what the winner is compared with has its settings: a difference of 0 is no test."""
-    if name not in others_of(study):
-        return False
-    settings, winner = study.result["settings"], next(iter(measured(study.result, "final")))
+    settings, winner = study.result["settings"], next(iter(measured(study.result, "final")), "")
     return name in settings and bool(settings[name] == settings.get(winner))
 
 

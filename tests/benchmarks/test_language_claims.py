@@ -587,6 +587,20 @@ def test_a_model_that_waits_everywhere_tells_nothing_apart(tmp_path: Path) -> No
     assert verdicts(chapter.correction_section([], tmp_path))[1].startswith("in part: -0.001 [")
 
 
+def test_a_probability_of_0_has_no_odds(tmp_path: Path) -> None:
+    """The difference alone decides then, and the card says so."""
+    planted(tmp_path, 0.1)
+    path = tmp_path / "planted_errors.json"
+    content = json.loads(path.read_text())
+    content["measurements"][0]["after"]["wait_if_right"] = 0  # an integer, as JSON has it
+    path.write_text(json.dumps(content))
+    said, apart = cards(chapter.correction_section([], tmp_path))
+    assert said.verdict == apart.verdict == "holds"
+    assert "So both decide, but one is not known" in " ".join(
+        text_of(x) for x in apart.details if isinstance(x, Text)
+    )
+
+
 def test_one_seed_of_planted_mistakes_decides_nothing(tmp_path: Path) -> None:
     planted(tmp_path, 0.1, seeds=1)
     nothing = ["not tested: no comparison could decide"] * 2

@@ -12,6 +12,7 @@ import pytest
 
 from manyseeds.benchmarks.chapters import language_mechanisms as chapter
 from manyseeds.benchmarks.chapters.blocks import Block, Text, text_of, walk
+from manyseeds.benchmarks.chapters.language_measures import first_steps
 from manyseeds.benchmarks.experiments.suite import CLIP_HIGHER, FAST_WRONG, RANDOM, RENEWED, SIGNS
 from manyseeds.writing import parquet_bytes, write_bytes
 from tests.benchmarks.test_language_claims import (
@@ -74,6 +75,26 @@ def test_wrong_samples_are_to_raise_every_pass_at_k(tmp_path: Path) -> None:
     assert verdicts(blocks)[1].startswith("holds: -0.200 [")
     untreated = "not tested: the treatment was not applied"
     assert verdicts(signs(tmp_path / "none", gains, learns=False)) == [untreated] * 2
+
+
+def test_gradients_that_are_not_known_are_not_others(tmp_path: Path) -> None:
+    """Of steps that are not finite, of runs that did not log them, and of runs without a step."""
+    ends = {"pass@1": (0.5, 0.6)}
+
+    def run(norm: float) -> Any:
+        plain = method(tmp_path, "rloo", "addition", {}, ends, {"accuracy": (0.2, 0.2)})
+        return from_the_same_samples(plain, norm)
+
+    one, other = run(1.0), run(2.0)
+    assert first_steps(one, other) == ("5 of 5 seeds", True)
+    assert first_steps(one, run(1.0)) == ("0 of 5 seeds", False)
+    assert first_steps(run(np.nan), run(np.nan)) == ("0 of 5 seeds", False)
+    path = other.parts[0] / "metrics.parquet"
+    table = pd.read_parquet(path)
+    write_bytes(path, parquet_bytes(table.head(0)))
+    assert first_steps(one, other) == ("4 of 4 seeds", True)
+    write_bytes(path, parquet_bytes(table.drop(columns="grad_norm")))
+    assert first_steps(one, other) == ("0 of 5 seeds", False)
 
 
 def test_models_that_the_usual_rate_breaks_are_counted(tmp_path: Path) -> None:
